@@ -1,0 +1,1 @@
+"""The IR and everything that gives it meaning."""

@@ -1,0 +1,1 @@
+"""Composites written in the primitives' operations, with no rules of their own."""

@@ -1,0 +1,271 @@
+"""The plain-NumPy definition of what every program means.
+
+`evaluate` runs the pending equations behind some nodes; `interpret` runs a closed IR on NumPy
+values.  Both run one equation at a time through its primitive's `lower`, in program order.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from nuvec.core.errors import ConcretizationError, LeakedTracerError
+
+from nuvec.core.ir import IR, Literal
+from nuvec.core.node import NO_PARAMS, Node, release
+from nuvec.core.queue import CommunicationQueue
+from nuvec.core.traceback import format_user_frame
+
+_in_program_order = operator.attrgetter("seq")
+
+
+def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
+    """Give every node in `nodes` its value.
+
+    Walks back through pending nodes without recursion, then runs them in program order.  A
+    communication brings all those queued before it.  Intermediates are let go as it runs."""
+    pending: list[Node] = []
+    seen: set[Node] = set()
+    stack = [n for n in nodes if n.value is None]
+    queued: dict[CommunicationQueue, int] = {}  # how far each queue has been brought in
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        pending.append(node)
+        primitive = node.primitive
+        if primitive.name == "placeholder" or node.marks is not None:
+            _refuse_symbolic(node)
+        if primitive.effect or primitive.higher_order:
+            queue = queue_of(node)
+            if queue is not None and queued.get(queue, 0) < node.seq:
+                queued[queue] = node.seq
+                stack.extend([n for n in queue.through(node) if n.value is None])
+        for i in node.inputs:
+            if i.value is None:
+                stack.append(i)
+    del seen
+    pending.sort(key=_in_program_order, reverse=True)
+    with np.errstate(all="ignore"):
+        while pending:
+            node = pending.pop()
+            try:
+                if node.primitive.effect or node.primitive.higher_order:
+                    queue = queue_of(node)
+                    if queue is not None:
+                        queue.run(node, _run_queued)
+                        if node.value is None:
+                            _raise_failure(node)
+                        continue
+                compute(node)
+            except BaseException as error:
+                _fail_dependent_communications(node, pending, error)
+                raise
+
+
+def compute(node: Node) -> None:
+    """Run one node whose inputs have values."""
+    inputs = node.inputs
+    if node.value is not None:
+        return  # another thread was faster
+    params = node.params
+    if params is NO_PARAMS:
+        node.value = node.primitive.lower(*[i.value for i in inputs])
+    else:
+        node.value = node.primitive.lower(*[i.value for i in inputs], **params)
+    if node.marks is None:
+        node.inputs = ()
+    else:
+        release(node)
+
+
+class _Failed:
+    """Stands in for the primitive of a communication that failed: raises its error each time."""
+
+    name = "failed"
+    effect = False
+    higher_order = False
+    multiple = False
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def lower(self, *_: Any) -> Any:
+        raise self.error
+
+
+def _raise_failure(node: Node) -> None:
+    """Say why a communication that left its queue has no value."""
+    if isinstance(node.primitive, _Failed):
+        node.primitive.lower()
+    raise LeakedTracerError(
+        f"the result of {node.primitive.name} ({node.aval}) was kept from inside a traced function "
+        f"and used after it returned, at {format_user_frame()}. Running it now would communicate "
+        "twice: return it from the function instead of storing it"
+    )
+
+
+def _fail(node: Node, error: BaseException) -> None:
+    node.primitive = _Failed(error)
+    node.params = NO_PARAMS
+    node.inputs = ()
+
+
+def _run_queued(node: Node) -> None:
+    """Run a communication; what goes wrong is kept, for it can never run again."""
+    try:
+        compute(node)
+    except BaseException as error:
+        _fail(node, error)
+        if not isinstance(error, Exception):
+            raise
+
+
+def _fail_dependent_communications(
+    failed: Node, pending: list[Node], error: BaseException
+) -> None:
+    """A communication whose operand failed can never run, and its peers wait for it: tell them."""
+    affected = {failed}
+    for node in reversed(pending):
+        if not affected.isdisjoint(node.inputs):
+            affected.add(node)
+            queue = queue_of(node)
+            if queue is not None and node in queue.pending():
+                queue.discard(node)
+                group = node.params.get("group")
+                if group is not None and group.size() > 1:
+                    group.communicator.abort(
+                        f"the operand of its {node.primitive.name} could not be computed: "
+                        f"{type(error).__name__}: {error}"
+                    )
+                _fail(node, error)
+
+
+def queue_of(node: Node) -> CommunicationQueue | None:
+    """The queue that orders a communication (or an equation whose IRs communicate)."""
+    return _params_queue(node.params)
+
+
+def _params_queue(params: dict[str, Any]) -> CommunicationQueue | None:
+    for value in params.values():
+        queue = getattr(value, "queue", None)
+        if isinstance(queue, CommunicationQueue):
+            return queue
+        for ir in value if isinstance(value, tuple) else (value,):
+            if isinstance(ir, IR) and ir.effect:
+                if "queue" not in ir.derived:
+                    found = [_params_queue(e.params) for e in ir.eqns if e.effect]
+                    ir.derived["queue"] = next((q for q in found if q is not None), None)
+                return ir.derived["queue"]
+    return None
+
+
+PENDING_LIMIT = 16384  # equations a loop may record before what it built is evaluated
+
+
+def bound_pending(node: Node) -> None:
+    """Evaluate the local graph behind `node` when it has grown past the limit.
+
+    A loop that never evaluates would otherwise grow without bound.  Communications stay queued,
+    and what depends on one stays pending with it."""
+    if node.marks is not None:
+        return
+    pending: list[Node] = []
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n in seen or n.value is not None:
+            continue
+        seen.add(n)
+        pending.append(n)
+        stack.extend(n.inputs)
+    if len(pending) < PENDING_LIMIT:
+        return
+    pending.sort(key=_in_program_order, reverse=True)
+    blocked: set[Node] = set()
+    seen.clear()
+    with np.errstate(all="ignore"):
+        while pending:
+            n = pending.pop()
+            waits = n.primitive.effect or n.primitive.higher_order or n.marks is not None
+            if waits or not blocked.isdisjoint(n.inputs):
+                blocked.add(n)
+                continue
+            try:
+                compute(n)
+            except Exception:
+                return  # it is raised when somebody asks for a value that depends on it
+
+
+def flush(queue: CommunicationQueue) -> None:
+    """Run everything pending in a queue."""
+    evaluate(queue.pending())
+
+
+def interpret(ir: IR, *values: Any) -> list[Any]:
+    """Run a closed IR on NumPy values, equation by equation."""
+    environment: dict[Any, Any] = dict(zip(ir.inputs, values, strict=True))
+    environment.update(ir.constants)
+
+    def read(atom: Any) -> Any:
+        return atom.value if type(atom) is Literal else environment[atom]
+
+    for eqn in ir.eqns:
+        result = eqn.primitive.lower(*[read(a) for a in eqn.inputs], **eqn.params)
+        if eqn.primitive.multiple:
+            environment.update(zip(eqn.outputs, result, strict=True))
+        else:
+            environment[eqn.outputs[0]] = result
+    return [read(a) for a in ir.outputs]
+
+
+def _refuse_symbolic(node: Node) -> None:
+    """Raise when a node depends on a placeholder: it has no value, now or ever."""
+    if node.marks is not None:
+        for trace in node.marks:
+            if trace.symbolic and trace.open:
+                raise ConcretizationError(concretization_message(node, trace))
+    if node.primitive.name == "placeholder":
+        raise LeakedTracerError(
+            f"an array of {node.aval} was kept from inside a traced function "
+            f"({node.params['name']}) and used after it returned, at {format_user_frame()}. It "
+            "never had a value: return it from the function instead of storing it"
+        )
+
+
+_INSTEAD = {
+    "vmap": "use nv.where or nv.cond instead of `if`, or take the value out of the mapped function",
+    "scope": "use nv.where or nv.cond instead of `if`, nv.scan instead of a loop over its length, "
+    "or pass it as a static argument (static_argnums)",
+}
+
+
+def concretization_message(node: Node, trace: Any) -> str:
+    names = sorted(_placeholders(node, trace))
+    depends = " and ".join(names) if names else "what is recorded here"
+    return (
+        f"the value of {node.aval} is needed at {format_user_frame()}, but inside {trace.name} it "
+        f"has none: it depends on {depends}. To mend this, {_INSTEAD[trace.mode]}"
+    )
+
+
+def _placeholders(node: Node, trace: Any) -> set[str]:
+    """The names of the placeholders a node depends on."""
+    names, seen, stack = set(), set(), [node]
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n.primitive is not None and n.primitive.name == "placeholder":
+            if n.marks is None or trace in n.marks:
+                names.add(n.params["name"])
+        stack.extend(n.inputs)
+    return names
+
+
+__all__ = ["compute", "evaluate", "flush", "interpret", "queue_of"]

@@ -1,0 +1,183 @@
+"""The intermediate representation: frozen values, with no behaviour beyond naming their parts.
+
+An `IR` is a function in straight-line form::
+
+    { lambda a:float32[3] .
+      let b:float32[3] = sin a
+          c:float32[3] = multiply b 2.0
+      in (c) }
+
+`Aval` (abstract value) is what is known of an array before it has a value: shape and dtype, and
+whether it came from a bare Python scalar ("weak"), which yields in promotion.  Avals are interned:
+two equal ones are the same object, so caches key on identity and comparing costs nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nuvec.core import dtypes
+
+if TYPE_CHECKING:
+    from nuvec.core.primitive import Primitive
+
+_interned: weakref.WeakValueDictionary[tuple[tuple[int, ...], np.dtype, bool], Aval] = (
+    weakref.WeakValueDictionary()
+)
+
+
+class Aval:
+    """Shape, dtype and weakness of an array.  Make one with `aval(shape, dtype)`."""
+
+    __slots__ = ("__weakref__", "dtype", "shape", "weak")
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    weak: bool
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        size = 1
+        for n in self.shape:
+            size *= n
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        weak = "~" if self.weak else ""
+        return f"{weak}{dtypes.name(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return aval, (self.shape, self.dtype, self.weak)
+
+
+def aval(shape: tuple[int, ...], dtype: np.dtype, weak: bool = False) -> Aval:
+    """The one `Aval` with this shape, dtype and weakness."""
+    key = (shape, dtype, weak)
+    found = _interned.get(key)
+    if found is None:
+        found = object.__new__(Aval)
+        found.shape = shape
+        found.dtype = dtype
+        found.weak = weak
+        found = _interned.setdefault(key, found)
+    return found
+
+
+class Var:
+    """A value of an IR.  Variables are equal only to themselves; printers name them."""
+
+    __slots__ = ("aval", "hint")
+
+    def __init__(self, aval: Aval, hint: str = "") -> None:
+        self.aval = aval
+        self.hint = hint  # the user's name for it, where known; for printing only
+
+    def __repr__(self) -> str:
+        return f"Var({self.aval})"
+
+
+class Literal:
+    """A scalar constant written into an equation.  `value` is a NumPy scalar of the aval's dtype."""
+
+    __slots__ = ("aval", "value")
+
+    def __init__(self, value: np.generic, weak: bool = False) -> None:
+        self.value = value
+        self.aval = aval((), value.dtype, weak)
+
+    def __repr__(self) -> str:
+        return f"Literal({self.value!r})"
+
+
+Atom = Var | Literal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Eqn:
+    """`outputs = primitive(inputs, **params)`; `source` is the user's line ("file.py:12")."""
+
+    primitive: Primitive
+    inputs: tuple[Atom, ...]
+    outputs: tuple[Var, ...]
+    params: dict[str, Any]
+    source: str | None = None
+
+    @property
+    def effect(self) -> bool:
+        """True for a communication, and for an equation that holds an IR that communicates."""
+        return has_effect(self.primitive, self.params)
+
+
+@dataclass(frozen=True, eq=False)
+class IR:
+    """A closed program: inputs, array constants, equations in program order, outputs.
+
+    Identity is equality, so an IR can be a parameter of an equation and a key of a cache.
+    `derived` keeps what passes computed from this IR (its batched form, its forward and
+    backward), each under a key of its pass; it is a cache and not part of the value.
+    """
+
+    inputs: tuple[Var, ...]
+    constants: tuple[tuple[Var, np.ndarray], ...]
+    eqns: tuple[Eqn, ...]
+    outputs: tuple[Atom, ...]
+    derived: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def effect(self) -> bool:
+        found = self.derived.get("effect")
+        if found is None:
+            found = self.derived["effect"] = any(e.effect for e in self.eqns)
+        return found
+
+    @property
+    def in_avals(self) -> tuple[Aval, ...]:
+        return tuple(v.aval for v in self.inputs)
+
+    @property
+    def out_avals(self) -> tuple[Aval, ...]:
+        return tuple(v.aval for v in self.outputs)
+
+    def __str__(self) -> str:
+        from nuvec.core.printer import format_ir  # the printer imports this file
+
+        return format_ir(self)
+
+    __repr__ = __str__
+
+
+def sub_irs(params: dict[str, Any]) -> tuple[IR, ...]:
+    """The IRs held by an equation's parameters, directly or in a tuple."""
+    found = []
+    for value in params.values():
+        if isinstance(value, IR):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found.extend(v for v in value if isinstance(v, IR))
+    return tuple(found)
+
+
+def has_effect(primitive: Primitive, params: dict[str, Any]) -> bool:
+    """Whether an equation communicates, itself or in an IR it holds."""
+    return primitive.effect or (
+        primitive.higher_order
+        and (
+            any(ir.effect for ir in sub_irs(params))
+            or any(getattr(value, "effect", False) is True for value in params.values())
+        )
+    )
+
+
+sequence = itertools.count(1).__next__  # program order of everything recorded in this process

@@ -1,0 +1,357 @@
+"""Placement -> Python source over NumPy, compiled once.
+
+The text is what runs: one line an equation, `out=` where the plan reuses memory, `del` where it
+lets go of some.  Tracebacks show its lines.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import keyword
+import linecache
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.ir import IR, Atom, Eqn, Var
+from nuvec.core.lower.plan import Buffer, Handover, Placement, Step
+from nuvec.core.ops.build import convert_dtype
+from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
+from nuvec.core.primitive import IDENTITY
+from nuvec.core.printer import format_value
+
+DELETED = 1024  # bytes from which a dead value's name is deleted; less is not worth a line
+_numbers = itertools.count(1)
+_SUFFIX = re.compile(r"\W")
+
+
+class Emitted:
+    """A compiled program: `function(*arrays)`, its text, and the name of the file it claims."""
+
+    __slots__ = ("filename", "function", "source")
+
+    def __init__(self, function: Callable[..., list[Any]], source: str, filename: str) -> None:
+        self.function = function
+        self.source = source
+        self.filename = filename
+
+
+def emit(
+    ir: IR, placement: Placement, checked: Sequence[bool], general: Callable[..., Any] | None,
+    names: Sequence[str] = (),
+) -> Emitted:  # fmt: skip
+    """The program of a placement.  Inputs that are `checked` must be C-contiguous; when one is
+    not, the call goes to `general`."""
+    return _Emitter(ir, placement, names).run(checked, general)
+
+
+def _ignoring_errors() -> tuple[Any, Any]:
+    """The context variable of np.errstate and its value for all="ignore": setting it is seven
+    times faster than np.errstate, and it is found without relying on where NumPy keeps it."""
+    before = dict(contextvars.copy_context())
+    with np.errstate(all="ignore"):
+        inside = contextvars.copy_context()
+        changed = [v for v, value in inside.items() if before.get(v) is not value]
+        if len(changed) == 1:
+            return changed[0], inside[changed[0]]
+    return _ErrstateVariable(), None
+
+
+class _ErrstateVariable:
+    """Stands in for the context variable where there is none."""
+
+    def set(self, value: Any) -> Any:
+        state = np.errstate(all="ignore")
+        state.__enter__()
+        return state
+
+    def reset(self, state: Any) -> None:
+        state.__exit__(None, None, None)
+
+
+ERRORS, IGNORED = _ignoring_errors()
+
+
+def own(value: Any, others: Sequence[Any]) -> Any:
+    """An output that may be, or be a view of, what is not the caller's: copied when it is."""
+    for other in others:
+        if value is other or np.may_share_memory(value, other):
+            return value.copy("K")
+    return value
+
+
+class _Names:
+    """Names that are unique in the program and mean what the user called the values."""
+
+    def __init__(self) -> None:
+        self.taken = set(keyword.kwlist) | set(dir(__builtins__)) | {"np", "program"}
+
+    def new(self, wish: str) -> str:
+        name = _SUFFIX.sub("_", wish)
+        if not name.isidentifier() or name.startswith("__"):
+            name = f"v_{name}".rstrip("_")
+        if name in self.taken:
+            stem = name.rstrip("_")
+            name = next(n for k in itertools.count(1) if (n := f"{stem}_{k}") not in self.taken)
+        self.taken.add(name)
+        return name
+
+    def numbered(self, letter: str, start: int) -> str:
+        name = next(n for k in itertools.count(start) if (n := f"{letter}{k}") not in self.taken)
+        self.taken.add(name)
+        return name
+
+
+class _Emitter:
+    def __init__(self, ir: IR, placement: Placement, names: Sequence[str]) -> None:
+        self.ir = ir
+        self.placement = placement
+        self.names = _Names()
+        self.namespace: dict[str, Any] = {"np": np}
+        self.header: list[str] = []  # what the namespace holds, as far as it can be written
+        self.lines: list[str] = []
+        self.bound: dict[Any, str] = {}
+        self.variables: dict[Var, str] = {}
+        self.count = 0
+        for k, v in enumerate(ir.inputs):
+            wish = v.hint or (names[k] if k < len(names) else "")
+            self.variables[v] = self.names.new(wish) if wish else self.fresh()
+        for v, value in ir.constants:
+            name = self.names.new(v.hint) if v.hint else self.names.numbered("c", len(self.bound))
+            self.bind_name(name, value, f"# {name}: a constant {v.aval}")
+            self.variables[v] = name
+        self.buffers = [self.names.numbered("t", k) for k in range(len(placement.buffers))]
+
+    def fresh(self) -> str:
+        name = self.names.numbered("v", self.count)
+        self.count += 1
+        return name
+
+    # The program
+
+    def run(self, checked: Sequence[bool], general: Callable[..., Any] | None) -> Emitted:
+        arguments = [self.variables[v] for v in self.ir.inputs]
+        for v, name in zip(self.ir.inputs, arguments, strict=True):
+            self.lines.append(f"# {name}: {v.aval}")
+        if general is not None and any(checked):
+            conditions = [
+                f"{a}.flags.c_contiguous" for a, c in zip(arguments, checked, strict=True) if c
+            ]
+            test = f"not {conditions[0]}" if len(conditions) == 1 else (
+                f"not ({' and '.join(conditions)})"
+            )
+            other = self.bind("general", general, "")
+            self.lines.append(f"if {test}:")
+            self.lines.append(f"    return {other}({', '.join(arguments)})")
+        if self.placement.steps:
+            self.body()
+        else:
+            self.lines.append(f"return {self.outputs()}")
+        body = "\n    ".join(self.lines)
+        head = "\n".join(self.header)
+        head = f"{head}\n\n" if head else ""
+        source = f"{head}def program({', '.join(arguments)}):\n    {body}\n"
+        filename = f"<nuvec program {next(_numbers)}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+        # The header is for reading: what it says is in the namespace already.
+        code = compile("\n" * head.count("\n") + source[len(head) :], filename, "exec")
+        exec(code, self.namespace)
+        return Emitted(self.namespace["program"], source, filename)
+
+    def body(self) -> None:
+        errors = self.bind("errors", ERRORS, "")
+        ignored = self.bind("ignored", IGNORED, "")
+        before = self.names.new("before")
+        arena = ""
+        if self.placement.buffers:
+            arena = self.names.new("arena")
+            arenas = self.bind("arenas", Arenas(self.placement), "")
+            self.lines.append(f"{arena} = {arenas}.take()")
+            unpacked = ", ".join(self.buffers) + ("," if len(self.buffers) == 1 else "")
+            self.lines.append(f"{unpacked} = {arena}")
+        self.lines.append(f"{before} = {errors}.set({ignored})")
+        self.lines.append("try:")
+        outer, self.lines = self.lines, []
+        for step in self.placement.steps:
+            self.step(step)
+        result = self.outputs()
+        outer.extend(f"    {line}" for line in self.lines)
+        self.lines = outer
+        if arena:
+            self.lines.append(f"    {arenas}.give({arena})")
+        self.lines.append(f"    return {result}")
+        self.lines.append("finally:")
+        self.lines.append(f"    {errors}.reset({before})")
+
+    def step(self, step: Step) -> None:
+        for eqn in step.group.eqns:
+            call = self.call(eqn, step)
+            for v in eqn.outputs:
+                self.variables[v] = self.names.new(v.hint) if v.hint else self.fresh()
+            outs = [self.variables[v] for v in eqn.outputs]
+            avals = ", ".join(str(v.aval) for v in eqn.outputs)
+            if eqn.primitive.multiple:
+                left = "".join(f"{o}, " for o in outs).strip() if len(outs) == 1 else (
+                    ", ".join(outs)
+                )
+                text = f"{left} = {call}" if outs else call
+            else:
+                text = f"{outs[0]} = {call}"
+            where = f"  {eqn.source}" if eqn.source else ""
+            self.lines.append(f"{text}  # {avals}{where}".rstrip(" #"))
+        dead = [self.variables[v] for v in step.dead if v.aval.nbytes >= DELETED]
+        if dead:
+            self.lines.append(f"del {', '.join(dead)}")
+
+    def outputs(self) -> str:
+        return f"[{', '.join(self.handover(h) for h in self.placement.outputs)}]"
+
+    def handover(self, h: Handover) -> str:
+        name = self.atom(h.atom)
+        if h.copy:
+            return f'{name}.copy("{h.order}")'
+        if h.shares:
+            others = "".join(f"{self.variables[v]}, " for v in h.shares)
+            return f"{self.bind('own', own, '')}({name}, ({others.strip()}))"
+        return name
+
+    # Operands
+
+    def bind(self, wish: str, value: Any, text: str | None = None) -> str:
+        """A name of the namespace for an object; `text` is its line in the header."""
+        key = (wish, id(value))
+        name = self.bound.get(key)
+        if name is None:
+            name = self.bound[key] = self.names.new(wish)
+            self.bind_name(name, value, text)
+        return name
+
+    def bind_name(self, name: str, value: Any, text: str | None) -> None:
+        self.namespace[name] = value
+        line = f"# {name}: {_describe(value)}" if text is None else text.replace("@", name)
+        if line:
+            self.header.append(line)
+
+    def atom(self, atom: Atom, array: bool = False) -> str:
+        """An operand's name.  Literals are bound outside of the function; for ufuncs as 0-d
+        arrays, which they take faster than scalars and promote in the same way."""
+        if isinstance(atom, Var):
+            return self.variables[atom]
+        key = (atom.aval.dtype, atom.value.tobytes(), array)
+        name = self.bound.get(key)
+        if name is None:
+            kind = "array" if array else "scalar"
+            number = _number(atom.value)
+            wish = f"{kind}_{number}".replace("-", "minus_").replace("+", "")
+            name = self.bound[key] = self.names.new(_SUFFIX.sub("_", wish))
+            dtype = _dtype_text(atom.aval.dtype)
+            text = f"np.array({number}, {dtype})" if array else f"{dtype}({number})"
+            value = np.array(atom.value, atom.aval.dtype) if array else atom.value
+            self.bind_name(name, value, f"{name} = {text}")
+        return name
+
+    def param(self, name: str, value: Any) -> str:
+        """A parameter's value: written out where its text is exact."""
+        if isinstance(value, np.dtype) and value in dtypes.ALL:
+            text = f'@ = np.dtype({_dtype_text(value)})'
+            return self.bind(f"{dtypes.name(value)}_dtype", value, text)
+        return repr(value) if _is_plain(value) else self.bind(name, value)
+
+    # Calls
+
+    def call(self, eqn: Eqn, step: Step) -> str:
+        primitive = eqn.primitive
+        lower = primitive.lower
+        if step.target is None:
+            direct = self.direct(eqn)
+            if direct is not None:
+                return direct
+        if isinstance(lower, np.ufunc) and getattr(np, lower.__name__, None) is lower:
+            function = f"np.{lower.__name__}"
+        else:
+            function = self.bind(f"{_SUFFIX.sub('_', primitive.name)}_", lower, "")
+        array = isinstance(lower, np.ufunc) and len(eqn.inputs) > 1
+        arguments = [self.atom(a, array) for a in eqn.inputs]
+        arguments += [f"{k}={self.param(k, v)}" for k, v in eqn.params.items()]
+        if isinstance(step.target, int):
+            arguments.append(f"out={self.buffers[step.target]}")
+        elif isinstance(step.target, Var):
+            arguments.append(f"out={self.variables[step.target]}")
+        elif step.target == "empty":
+            out = eqn.outputs[0].aval
+            arguments.append(f"out=np.empty({out.shape}, {self.param('dtype', out.dtype)})")
+        return f"{function}({', '.join(arguments)})"
+
+    def direct(self, eqn: Eqn) -> str | None:
+        """The same call without the Python around it, for the commonest lowerings."""
+        primitive, params = eqn.primitive, eqn.params
+        x = self.atom(eqn.inputs[0]) if eqn.inputs else ""
+        if primitive is IDENTITY:
+            return x
+        if primitive is reshape_p:
+            return f"{x}.reshape({params['shape']})"
+        if primitive is transpose_p:
+            return f"{x}.transpose({params['permutation']})"
+        if primitive is sum_p:
+            dtype = eqn.inputs[0].aval.dtype
+            if dtypes.accumulation(dtype) is dtype:
+                return f"np.add.reduce({x}, {params['axes']}, {self.param('dtype', dtype)})"
+        if primitive is convert_dtype and not dtypes.is_complex(eqn.inputs[0].aval.dtype):
+            return f"{x}.astype({self.param('dtype', params['dtype'])})"
+        return None
+
+
+class Arenas:
+    """The arenas of one plan: a run takes one and gives it back, runs at the same time take one
+    each.  Without a lock: popping and appending are atomic.  A run that raises drops its own."""
+
+    __slots__ = ("_buffers", "_free", "_slots", "give")
+
+    def __init__(self, placement: Placement) -> None:
+        self._buffers: tuple[Buffer, ...] = placement.buffers
+        self._slots = placement.slots
+        self._free: deque[tuple[np.ndarray, ...]] = deque(maxlen=8)
+        self.give = self._free.append
+
+    def take(self) -> tuple[np.ndarray, ...]:
+        try:
+            return self._free.pop()
+        except IndexError:
+            memory = [np.empty(n, np.uint8) for n in self._slots]
+            return tuple([
+                memory[b.slot].view(b.dtype).reshape(b.shape)
+                if memory[b.slot].size else np.empty(b.shape, b.dtype)
+                for b in self._buffers
+            ])  # fmt: skip
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is tuple:
+        return all(_is_plain(v) for v in value)
+    if kind is float:
+        return value == value and abs(value) != float("inf")
+    return value is None or kind in (bool, int, str)
+
+
+def _describe(value: Any) -> str:
+    text = format_value(value)
+    return text if len(text) < 80 and "\n" not in text else type(value).__name__
+
+
+def _dtype_text(dtype: np.dtype) -> str:
+    return "bool" if dtypes.is_bool(dtype) else (
+        "ml_dtypes.bfloat16" if dtype == dtypes.bfloat16 else f"np.{dtypes.name(dtype)}"
+    )  # fmt: skip
+
+
+def _number(value: Any) -> str:
+    """A literal's value as text that gives it back."""
+    if isinstance(value, np.bool_):
+        return str(bool(value))
+    return str(value)

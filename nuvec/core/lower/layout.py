@@ -1,0 +1,122 @@
+"""What is known of each value's memory layout before the program runs.
+
+Bits depend on layout: NumPy sums an array in the order of its strides, so that the sum of a
+transposed array and the sum of its C-ordered copy differ in their last bits, and the result of an
+elementwise operation is laid out as its operands are.  A rewrite or a reused buffer keeps the bits
+only where it keeps the layout, so passes ask this analysis first and leave alone what is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from nuvec.core.ir import Atom, Eqn
+from nuvec.core.ops.differentiation import depends_p, stop_gradient_p
+from nuvec.core.ops.shape import broadcast_to_p, reshape_p, transpose_p
+from nuvec.core.primitive import IDENTITY, Primitive
+
+ALIASES = frozenset((IDENTITY, stop_gradient_p, depends_p))  # their result is their operand
+
+
+class Layout(IntEnum):
+    """UNKNOWN -- any strides
+    ORDERED -- no stride is smaller than that of a later axis, where both are not 0 and neither
+               axis has size 1 (a broadcast array, every second row)
+    CONTIGUOUS -- C-contiguous
+    """
+
+    UNKNOWN = 0
+    ORDERED = 1
+    CONTIGUOUS = 2
+
+
+# Of these kinds every lowering gives C-contiguous results for C-contiguous operands; so do the
+# primitives named.  Of others nothing is known.  A test holds the table of cases against this.
+KNOWN_KINDS = frozenset(("elementwise", "reduction", "random"))
+KNOWN = frozenset(("concatenate", "pad"))
+# These copy into C order whatever their operands' layouts are.
+ALWAYS_CONTIGUOUS = frozenset(("update_slice", "scatter_add", "scatter_set", "erf", "complex"))
+
+
+def layout_of(value: Any) -> Layout:
+    """The layout of an array in hand."""
+    if value.flags.c_contiguous:
+        return Layout.CONTIGUOUS
+    strides = [s for n, s in zip(value.shape, value.strides, strict=True) if n != 1 and s]
+    ordered = all(s > 0 for s in strides) and sorted(strides, reverse=True) == strides
+    return Layout.ORDERED if ordered else Layout.UNKNOWN
+
+
+def result_layout(eqn: Eqn, layout: Callable[[Atom], Layout], index: int = 0) -> Layout:
+    """The layout of an equation's output from those of its operands."""
+    out = eqn.outputs[index].aval
+    if out.size <= 1 or not out.shape:
+        return Layout.CONTIGUOUS
+    primitive = eqn.primitive
+    if primitive.name in ALWAYS_CONTIGUOUS:
+        return Layout.CONTIGUOUS
+    if primitive in ALIASES:
+        return layout(eqn.inputs[0])
+    if primitive.name == "dot_general":
+        return _dot_layout(eqn, layout)
+    known = primitive.kind in KNOWN_KINDS or primitive.name in KNOWN
+    if primitive.kind == "view" and not known:
+        return _view_layout(primitive, eqn, layout)
+    if not known:
+        return Layout.UNKNOWN
+    # A ufunc sorts axes by its operands' nonzero strides; copies sort zero strides as well.
+    needed = Layout.ORDERED if isinstance(primitive.lower, np.ufunc) else Layout.CONTIGUOUS
+    fits = all(layout(a) >= needed for a in eqn.inputs)
+    return Layout.CONTIGUOUS if fits else Layout.UNKNOWN
+
+
+def _dot_layout(eqn: Eqn, layout: Callable[[Atom], Layout]) -> Layout:
+    """A matrix product is C-contiguous; products of stacked matrices, and products with nothing
+    to sum, come in the order of the operands' strides, transposed to have batch axes first."""
+    contract, batch = eqn.params["contract"], eqn.params["batch"]
+    if contract[0] and not batch[0]:
+        return Layout.CONTIGUOUS
+    for k, atom in enumerate(eqn.inputs):
+        free = [
+            a for a in range(len(atom.aval.shape)) if a not in contract[k] and a not in batch[k]
+        ]
+        order = [*batch[k], *free, *contract[k]] if k == 0 else [*batch[k], *contract[k], *free]
+        if order != sorted(order) or layout(atom) is not Layout.CONTIGUOUS:
+            return Layout.UNKNOWN
+    return Layout.CONTIGUOUS
+
+
+def _view_layout(primitive: Primitive, eqn: Eqn, layout: Callable[[Atom], Layout]) -> Layout:
+    before = layout(eqn.inputs[0])
+    if primitive is reshape_p:
+        return before if before is Layout.CONTIGUOUS else Layout.UNKNOWN
+    if primitive is broadcast_to_p:
+        return min(before, Layout.ORDERED)
+    if primitive is transpose_p:
+        shape = eqn.inputs[0].aval.shape
+        moved = [p for p in eqn.params["permutation"] if shape[p] != 1]
+        return before if moved == sorted(moved) else Layout.UNKNOWN
+    if primitive.name == "slice":
+        return _slice_layout(eqn, before)
+    return Layout.UNKNOWN
+
+
+def _slice_layout(eqn: Eqn, before: Layout) -> Layout:
+    if before is Layout.UNKNOWN or any(s < 0 for s in eqn.params["step"]):
+        return Layout.UNKNOWN
+    if before is Layout.ORDERED:
+        return before
+    stride = expected = 1  # in elements, from the last axis to the first
+    shapes = zip(
+        eqn.inputs[0].aval.shape, eqn.outputs[0].aval.shape, eqn.params["step"], strict=True
+    )
+    for old, new, step in reversed(list(shapes)):
+        if new != 1 and stride * step != expected:
+            return Layout.ORDERED
+        stride *= old
+        expected *= new
+    return Layout.CONTIGUOUS

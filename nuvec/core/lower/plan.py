@@ -1,0 +1,350 @@
+"""Where every value lives: liveness, reuse in place, the arena, and the peak of memory.
+
+A storage is memory that one or more variables share: what an equation computed, the views of it,
+and what was later computed in place into it.  A storage is, in the end,
+
+    arena     -- a slot of the plan's arena, which runs reuse: temporaries that NumPy can write
+                 into (`out=`) and that surely nobody else sees
+    allocated -- memory the run allocates: outputs, and results of lowerings without `out=`
+    foreign   -- an input or a constant: never written
+
+A lowering may return its operand or a view of it, unless it is a ufunc or was given `out=`; then
+the result shares its operands' storages, and none of them is written while it lives.  A lowering
+does not keep its operands after it returns, communications excepted: what they were given is
+theirs, and is never written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from nuvec.core.ir import IR, Atom, Aval, Eqn, Var
+from nuvec.core.lower.inplace import keeps_bits_in_place
+from nuvec.core.lower.layout import ALIASES, Layout, layout_of, result_layout
+from nuvec.core.lower.schedule import Group
+from nuvec.core.primitive import Primitive
+
+# The results of these are new memory; a test holds the table of cases against it.
+FRESH_KINDS = frozenset(("reduction", "contraction", "random"))
+FRESH = frozenset((
+    "complex", "convert_dtype", "erf", "imag", "masked_product", "pad", "real", "scatter_add",
+    "scatter_set", "sigmoid", "where",
+))  # fmt: skip
+FOREVER = 1 << 60
+CLUMP = 8  # storages a value may share before they are no longer told apart
+
+
+class Memory(NamedTuple):
+    """Predicted bytes.  Scratch inside a lowering, and inputs and constants, do not count.
+
+    peak    -- the most that is held at once: the arena and what a run allocates, outputs included
+    arena   -- kept between runs, once for each call that runs at the same time
+    outputs -- what is handed to the caller
+    """
+
+    peak: int
+    arena: int
+    outputs: int
+
+
+class Buffer(NamedTuple):
+    """A view of an arena slot."""
+
+    slot: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Step(NamedTuple):
+    """One group's run.
+
+    target -- None: the lowering makes its result; "empty": a new array is passed as out=;
+              an int: the number of the buffer passed as out=; a Var: the dead operand written to
+    dead   -- variables whose memory the run may let go of afterwards
+    """
+
+    group: Group
+    target: int | str | Var | None
+    dead: tuple[Var, ...]
+
+
+class Handover(NamedTuple):
+    """How an output is made the caller's own.
+
+    copy   -- it surely shares memory with something else
+    shares -- it may share memory with these, which is looked at when it is known
+    """
+
+    atom: Atom
+    copy: bool
+    shares: tuple[Var, ...]
+    order: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The plan proper: steps, buffers, slots (their bytes), outputs, predicted memory."""
+
+    steps: tuple[Step, ...]
+    buffers: tuple[Buffer, ...]
+    slots: tuple[int, ...]
+    outputs: tuple[Handover, ...]
+    memory: Memory
+
+
+@dataclass(eq=False)
+class _Storage:
+    foreign: bool = False
+    owned: bool = False  # surely new memory that only the variables listed here see
+    kept: bool = False  # a communication has it
+    output: bool = False
+    aval: Aval | None = None
+    out: bool = False  # its first write takes out=
+    first: int = -1
+    death: int = -1  # the last step that uses it; FOREVER for outputs
+    variables: list[Var] = field(default_factory=list)
+    buffer: int | None = None
+
+
+def place(ir: IR, groups: Sequence[Group], contiguous: Sequence[bool]) -> Placement:
+    """Decide where every value of the scheduled IR lives."""
+    return _Placer(ir, groups, contiguous).run()
+
+
+class _Placer:
+    def __init__(self, ir: IR, groups: Sequence[Group], contiguous: Sequence[bool]) -> None:
+        self.ir = ir
+        self.groups = groups
+        self.layouts: dict[Var, Layout] = {}
+        self.roots: dict[Var, frozenset[_Storage]] = {}
+        self.targets: list[Var | _Storage | None] = []
+        self.storages: list[_Storage] = []
+        for v, known in zip(ir.inputs, contiguous, strict=True):
+            self.foreign(v, Layout.CONTIGUOUS if known else Layout.UNKNOWN)
+        for v, value in ir.constants:
+            self.foreign(v, layout_of(value))
+        self.last: dict[Var, int] = {}
+        for i, group in enumerate(groups):
+            for v in group.inputs:
+                self.last[v] = i
+            for v in group.outputs:
+                self.last.setdefault(v, i)
+        for a in ir.outputs:
+            if type(a) is Var:
+                self.last[a] = FOREVER
+
+    def foreign(self, var: Var, layout: Layout) -> None:
+        self.roots[var] = frozenset((_Storage(foreign=True),))
+        self.layouts[var] = layout
+
+    def layout(self, atom: Atom) -> Layout:
+        return self.layouts[atom] if type(atom) is Var else Layout.CONTIGUOUS
+
+    def run(self) -> Placement:
+        for i, group in enumerate(self.groups):
+            for eqn in group.eqns:
+                self.visit(i, eqn)
+        for a in self.ir.outputs:
+            if type(a) is Var:
+                for s in self.roots[a]:
+                    s.output = True
+        buffers, slots = self.fill_arena()
+        steps = self.steps()
+        outputs = self.handovers()
+        return Placement(steps, buffers, slots, outputs, self.memory(slots, outputs))
+
+    # Storages
+
+    def visit(self, i: int, eqn: Eqn) -> None:
+        for k, v in enumerate(eqn.outputs):
+            self.layouts[v] = result_layout(eqn, self.layout, k)
+        operands = [a for a in eqn.inputs if type(a) is Var]
+        shared: frozenset[_Storage] = frozenset().union(*[self.roots[v] for v in operands])
+        if eqn.effect:
+            for s in shared:
+                s.kept = True
+        primitive = eqn.primitive
+        if len(shared) > CLUMP and not (_is_fresh(primitive) or primitive.out):
+            for s in shared:
+                s.kept = True
+            shared = frozenset((_Storage(foreign=True),))
+        if (primitive.kind == "view" and not primitive.out) or primitive in ALIASES:
+            if primitive in ALIASES:
+                shared = self.roots[eqn.inputs[0]] if operands else frozenset()  # type: ignore[index]
+            self.targets.append(None)
+            for v in eqn.outputs:
+                self.add(v, shared or frozenset((_Storage(foreign=True),)))  # a literal's view
+            return
+        target = self.in_place(i, eqn)
+        if target is not None:
+            self.targets.append(target)
+            self.add(eqn.outputs[0], self.roots[target])
+            return
+        storage = _Storage(first=i, death=i)
+        self.storages.append(storage)
+        self.targets.append(storage)
+        if primitive.multiple or eqn.effect:
+            for v in eqn.outputs:
+                self.add(v, shared | {storage})
+            return
+        out = eqn.outputs[0]
+        storage.aval = out.aval
+        known = self.layouts[out] is Layout.CONTIGUOUS
+        storage.out = known and takes_out(primitive, out.aval)
+        storage.owned = storage.out or _is_fresh(primitive)
+        self.add(out, frozenset((storage,)) if storage.owned else shared | {storage})
+
+    def add(self, var: Var, roots: frozenset[_Storage]) -> None:
+        self.roots[var] = roots
+        for s in roots:
+            s.variables.append(var)
+            s.death = max(s.death, self.last[var])
+
+    def in_place(self, i: int, eqn: Eqn) -> Var | None:
+        """The dead operand whose memory the result can be written to, bits and layout kept."""
+        out = eqn.outputs[0] if len(eqn.outputs) == 1 else None
+        primitive = eqn.primitive
+        if out is None or primitive.kind != "elementwise" or not takes_out(primitive, out.aval):
+            return None
+        if self.layouts[out] is not Layout.CONTIGUOUS:
+            return None
+        for k, a in enumerate(eqn.inputs):
+            if type(a) is not Var or a.aval.shape != out.aval.shape:
+                continue
+            if a.aval.dtype != out.aval.dtype or self.layouts[a] is not Layout.CONTIGUOUS:
+                continue
+            (storage, *more) = self.roots[a]
+            if more or not storage.owned or storage.kept or storage.aval is None:
+                continue
+            if storage.aval.shape != out.aval.shape or storage.aval.dtype != out.aval.dtype:
+                continue
+            if storage.death > i:
+                continue
+            others = [b for b in eqn.inputs if b is not a and type(b) is Var]
+            if any(storage in self.roots[b] for b in others):
+                continue
+            if keeps_bits_in_place(eqn, k):
+                return a
+        return None
+
+    # The arena
+
+    def fill_arena(self) -> tuple[tuple[Buffer, ...], tuple[int, ...]]:
+        """Give every storage that no one outside sees a slot, reusing those of the dead."""
+        slots: list[int] = []
+        free: dict[int, list[int]] = {}
+        buffers: dict[Buffer, int] = {}
+        ends: dict[int, list[int]] = {}
+        for s in self.storages:  # in order of their first step
+            for step in sorted(k for k in ends if k < s.first):
+                for slot in ends.pop(step):
+                    free.setdefault(slots[slot], []).append(slot)
+            if not s.out or s.output or s.kept:
+                continue
+            assert s.aval is not None
+            same = free.get(s.aval.nbytes)
+            if same:
+                slot = same.pop()
+            else:
+                slot = len(slots)
+                slots.append(s.aval.nbytes)
+            ends.setdefault(s.death, []).append(slot)
+            buffer = Buffer(slot, s.aval.shape, s.aval.dtype)
+            s.buffer = buffers.setdefault(buffer, len(buffers))
+        return tuple(buffers), tuple(slots)
+
+    # What the emitter writes
+
+    def steps(self) -> tuple[Step, ...]:
+        dying: dict[int, list[Var]] = {}
+        for s in self.storages:
+            if s.buffer is None and s.death < FOREVER:
+                dying.setdefault(s.death, []).extend(s.variables)
+        steps = []
+        gone: set[Var] = set()
+        for i, (group, target) in enumerate(zip(self.groups, self.targets, strict=True)):
+            # A variable that shares several storages goes with the first.
+            dead = tuple(v for v in dict.fromkeys(dying.get(i, ())) if v not in gone)
+            gone.update(dead)
+            steps.append(Step(group, _target(group.eqns[0], target), dead))
+        return tuple(steps)
+
+    def handovers(self) -> tuple[Handover, ...]:
+        found: list[Handover] = []
+        earlier: dict[_Storage, list[Var]] = {}
+        for a in self.ir.outputs:
+            if type(a) is not Var:
+                found.append(Handover(a, False, (), "C"))
+                continue
+            roots = self.roots[a]
+            order = "C" if self.layouts[a] >= Layout.ORDERED else "K"
+            sure = len(roots) == 1  # it is, or is a view of, this one
+            outside = [s for s in roots if s.foreign or s.kept or s in earlier]
+            others = tuple(dict.fromkeys(
+                v for s in outside for v in (earlier.get(s) or self.holders(s))
+            ))  # fmt: skip
+            copy = bool(outside) and sure
+            if not copy and sure:
+                (s,) = roots
+                # a small view would keep a large array alive
+                copy = s.aval is not None and s.aval.nbytes > 2 * a.aval.nbytes + 1024
+            found.append(Handover(a, copy, () if copy else others, order))
+            if not copy:
+                for s in roots:
+                    earlier.setdefault(s, []).append(a)
+        return tuple(found)
+
+    def holders(self, storage: _Storage) -> list[Var]:
+        """The variables that show what memory a foreign or kept storage is."""
+        if storage.foreign:
+            return [v for v, roots in self.roots.items() if roots == {storage}][:1]
+        return storage.variables[:1]
+
+    def memory(self, slots: Sequence[int], outputs: Sequence[Handover]) -> Memory:
+        arena = sum(slots)
+        change: dict[int, int] = {}
+        for s in self.storages:
+            if s.buffer is None:
+                outs = self.groups[s.first].outputs
+                size = sum(v.aval.nbytes for v in outs) if s.aval is None else s.aval.nbytes
+                change[s.first] = change.get(s.first, 0) + size
+                change[s.death + 1] = change.get(s.death + 1, 0) - size
+        held = peak = 0
+        for step in sorted(change):
+            held += change[step]
+            peak = max(peak, held)
+            if step >= FOREVER:
+                break
+        copies = sum(h.atom.aval.nbytes for h in outputs if h.copy)
+        kept = sum(
+            s.aval.nbytes for s in self.storages
+            if s.aval is not None and s.buffer is None and s.death == FOREVER
+        )  # fmt: skip
+        total = sum(h.atom.aval.nbytes for h in outputs)
+        return Memory(arena + max(peak, kept + copies), arena, total)
+
+
+def takes_out(primitive: Primitive, out: Aval) -> bool:
+    """Whether an equation can write into a given array (NumPy gives scalars for 0-d results)."""
+    return primitive.out and not primitive.multiple and bool(out.shape)
+
+
+def _is_fresh(primitive: Primitive) -> bool:
+    return (
+        isinstance(primitive.lower, np.ufunc)
+        or primitive.kind in FRESH_KINDS
+        or primitive.name in FRESH
+    )
+
+
+def _target(eqn: Eqn, target: Var | _Storage | None) -> int | str | Var | None:
+    if target is None or isinstance(target, Var):
+        return target
+    if target.buffer is not None:
+        return target.buffer
+    # Without out= this lowering might hand back its operand.
+    return "empty" if target.out and not isinstance(eqn.primitive.lower, np.ufunc) else None

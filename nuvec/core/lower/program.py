@@ -1,0 +1,150 @@
+"""A plan: the NumPy program of an IR, and what is known of it before it runs."""
+
+from __future__ import annotations
+
+import linecache
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from nuvec.core.check import check_ir
+from nuvec.core.config import config
+from nuvec.core.ir import IR, Eqn
+from nuvec.core.lower.emit import Emitted, emit
+from nuvec.core.lower.plan import Memory, Placement, place
+from nuvec.core.lower.schedule import Group, schedule
+from nuvec.core.lower.simplify import simplify
+
+
+class Cost(NamedTuple):
+    """An estimate of a run.
+
+    flops -- one for each element an elementwise equation makes or a reduction reads, two for
+             each product a contraction sums; transcendental functions count as one
+    bytes -- what equations read and write, each by itself (views none): what would go through
+             memory if nothing stayed in a cache
+    """
+
+    flops: int
+    bytes: int
+
+
+class Plan:
+    """The NumPy program of an IR.
+
+    run    -- `run(*arrays) -> list`: NumPy arrays or scalars, as many as the IR has inputs and
+              of their shapes and dtypes (not checked); the outputs are new arrays (NumPy scalars
+              where 0-d).  Bit for bit what `interpret` gives.  Any number of threads may call it.
+              Floating-point warnings are off while it runs.  An error of an operation is raised
+              as it is
+    source -- the program's text
+    ir     -- the simplified IR it computes, for C-contiguous inputs; others run a program that
+              relies on less
+    groups -- the IR's equations in the order they run
+    memory -- predicted bytes: peak, arena, outputs
+    """
+
+    __slots__ = ("__weakref__", "groups", "ir", "memory", "run", "source")
+
+    def __init__(
+        self, ir: IR, groups: tuple[Group, ...], placement: Placement, emitted: Emitted
+    ) -> None:
+        self.ir = ir
+        self.groups = groups
+        self.memory: Memory = placement.memory
+        self.source = emitted.source
+        self.run: Callable[..., list[Any]] = emitted.function
+        weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
+
+    def cost(self) -> Cost:
+        """What a run costs, estimated from shapes."""
+        flops = moved = 0
+        for eqn in self.ir.eqns:
+            flops += _flops(eqn)
+            if eqn.primitive.kind != "view":
+                moved += sum(a.aval.nbytes for a in (*eqn.inputs, *eqn.outputs))
+        return Cost(flops, moved)
+
+    def __repr__(self) -> str:
+        return f"<Plan of {len(self.ir.eqns)} equations, {self.memory.peak} bytes>"
+
+
+def _flops(eqn: Eqn) -> int:
+    kind = eqn.primitive.kind
+    size = sum(v.aval.size for v in eqn.outputs)
+    if kind in ("elementwise", "random"):
+        return size
+    if kind == "reduction":
+        return sum(a.aval.size for a in eqn.inputs)
+    if kind == "contraction" and len(eqn.inputs) == 2 and size:
+        # m k * k n operands make m n results of k products each: k^2 = (m k)(k n) / (m n).  A
+        # batch of b makes it b k^2, so the estimate is high by sqrt(b) where b is not named.
+        x, y = (a.aval.size for a in eqn.inputs)
+        batch = 1
+        axes = eqn.params.get("batch")
+        if isinstance(axes, tuple) and axes and isinstance(axes[0], tuple):
+            for a in axes[0]:
+                batch *= eqn.inputs[0].aval.shape[a]
+        return round(2 * size * (x * y / (size * max(batch, 1))) ** 0.5)
+    return 0
+
+
+def lower(ir: IR, names: Sequence[str] = ()) -> Plan:
+    """The plan of a closed IR, made once and kept with it.
+
+    `names` are the inputs' names in the program's text, where the IR knows none.
+
+    >>> import numpy as np
+    >>> from nuvec.core.ir import Eqn, Literal, Var, aval
+    >>> from nuvec.core.ops.arithmetic import add_p, multiply_p
+    >>> a = aval((3,), np.dtype(np.float32))
+    >>> x, y, z = Var(a), Var(a), Var(a)
+    >>> half = Literal(np.float32(0.5))
+    >>> ir = IR((x,), (), (Eqn(multiply_p, (x, half), (y,), {}),
+    ...                    Eqn(add_p, (y, x), (z,), {})), (z,))
+    >>> lower(ir, ["x"]).run(np.array([1, 2, 3], np.float32))
+    [array([1.5, 3. , 4.5], dtype=float32)]
+    """
+    plan = ir.derived.get("plan")
+    if plan is None:
+        plan = ir.derived["plan"] = _make(ir, names)
+    return plan
+
+
+def _make(ir: IR, names: Sequence[str]) -> Plan:
+    # Scalars have one layout.  The rest is taken to be C-contiguous, and looked at in each call.
+    checked = tuple(bool(v.aval.shape) and bool(ir.eqns) for v in ir.inputs)
+    general = _General(ir, names) if any(checked) else None
+    return _compile(ir, (True,) * len(ir.inputs), checked, general, names)
+
+
+def _compile(
+    ir: IR, contiguous: Sequence[bool], checked: Sequence[bool],
+    general: Callable[..., Any] | None, names: Sequence[str],
+) -> Plan:  # fmt: skip
+    simple = simplify(ir, contiguous)
+    if config.check_ir:
+        check_ir(simple)
+    groups = schedule(simple)
+    placement = place(simple, groups, contiguous)
+    return Plan(simple, groups, placement, emit(simple, placement, checked, general, names))
+
+
+class _General:
+    """The program for inputs that are not all C-contiguous, made when the first such call comes.
+
+    It knows nothing of their layouts, so it leaves to NumPy what depends on them."""
+
+    def __init__(self, ir: IR, names: Sequence[str]) -> None:
+        self.ir = ir
+        self.names = names
+        self.plan: Plan | None = None
+
+    def __call__(self, *values: Any) -> list[Any]:
+        plan = self.plan
+        if plan is None:
+            unknown = tuple(not v.aval.shape for v in self.ir.inputs)
+            plan = self.plan = _compile(
+                self.ir, unknown, (False,) * len(unknown), None, self.names
+            )
+        return plan.run(*values)

@@ -1,0 +1,194 @@
+"""What recording is made of: nodes, traces, and the context that lists the open traces.
+
+A `Node` is one recorded value: a constant, a placeholder, or the result of an equation.  Nodes are
+immutable in meaning (an `Array` is a rebindable pointer to one); evaluating stores the value and
+then drops the inputs, so a graph lives no longer than it is needed.
+
+A node carries `marks`: the set of traces it depends on, or None for most nodes.  There is no stack
+of levels that operations dispatch on; a transform asks "does this node carry my mark?".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nuvec.core.ir import Aval, sequence
+
+Marks = frozenset["Trace"] | None
+NO_PARAMS: dict[str, Any] = {}
+
+
+class Node:
+    """A recorded value.
+
+    primitive -- its Primitive; None for a constant
+    inputs    -- the nodes it is computed from; () once it has a value nobody needs to trace
+    params    -- the equation's static parameters
+    aval      -- shape and dtype; a tuple of avals for an operation with several results
+    value     -- a NumPy array or scalar (a tuple for a tuple node); None while pending
+    seq       -- program order
+    marks     -- the traces it depends on
+    source    -- the user's line, noted while a symbolic trace is open
+    """
+
+    __slots__ = ("aval", "inputs", "marks", "params", "primitive", "seq", "source", "value")
+
+    def __init__(
+        self,
+        primitive: Any,
+        inputs: tuple[Node, ...],
+        params: dict[str, Any],
+        aval: Any,
+        marks: Marks = None,
+        value: Any = None,
+    ) -> None:
+        self.primitive = primitive
+        self.inputs = inputs
+        self.params = params
+        self.aval = aval
+        self.marks = marks
+        self.value = value
+        self.seq = sequence()
+        self.source: str | None = None
+
+    def __repr__(self) -> str:
+        name = "constant" if self.primitive is None else self.primitive.name
+        state = "pending" if self.value is None else "evaluated"
+        return f"<Node #{self.seq} {name} {self.aval} {state}>"
+
+
+class Trace:
+    """One recording by one transform.
+
+    mode     -- "vjp" or "jvp" (values are real, identity equations on the caller's arrays),
+                "vmap" (symbolic; what does not depend on it is a constant), or "scope" (symbolic;
+                everything recorded inside belongs to it: compile, make_ir, bodies of control flow)
+    name     -- what to call it in messages
+    by_handle -- captured arrays are read through their handle at every call (compile); otherwise
+                captures are snapshots
+    effects  -- the communications recorded while it was open, in order
+    captures -- outer arrays the scope uses: key -> (source, placeholder node)
+    """
+
+    __slots__ = (
+        "by_handle", "captures", "effects", "forced", "mode", "name", "open", "random", "start",
+    )  # fmt: skip
+
+    def __init__(self, mode: str, name: str, by_handle: bool = False) -> None:
+        self.mode = mode
+        self.name = name
+        self.by_handle = by_handle
+        self.open = True
+        self.effects: list[Node] = []
+        self.forced: list[Node] = []
+        self.captures: dict[Any, tuple[Any, Node]] = {}
+        self.random: Any = None  # the scope's part of the default random stream
+        self.start = sequence()
+
+    @property
+    def symbolic(self) -> bool:
+        return self.mode == "vmap" or self.mode == "scope"
+
+    @property
+    def differentiates(self) -> bool:
+        return self.mode == "vjp" or self.mode == "jvp"
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.mode} of {self.name}>"
+
+
+class _Context(threading.local):
+    """The open traces of this thread, outermost first, and the innermost scope among them."""
+
+    traces: tuple[Trace, ...] = ()
+    scope: Trace | None = None
+    observed: list[Node] | None = None  # where a walk listens for the communications it records
+
+
+context = _Context()
+
+
+@contextmanager
+def traces_set(traces: tuple[Trace, ...]) -> Iterator[None]:
+    """Make `traces` the open traces; restored on exit, exceptions included."""
+    before = (context.traces, context.scope)
+    context.traces = traces
+    context.scope = next((t for t in reversed(traces) if t.mode == "scope"), None)
+    try:
+        yield
+    finally:
+        context.traces, context.scope = before
+
+
+@contextmanager
+def open_trace(mode: str, name: str, by_handle: bool = False) -> Iterator[Trace]:
+    """Open a trace, innermost; on exit close it and let go of what only it kept alive."""
+    trace = Trace(mode, name, by_handle)
+    try:
+        with traces_set((*context.traces, trace)):
+            yield trace
+    finally:
+        trace.open = False
+        for node in trace.forced:
+            release(node)
+        trace.forced.clear()
+
+
+@contextmanager
+def observed_effects() -> Iterator[list[Node]]:
+    """Collect the communications recorded meanwhile, in order."""
+    before = context.observed
+    context.observed = found = []
+    try:
+        yield found
+    finally:
+        context.observed = before
+        if before is not None:
+            before.extend(found)
+
+
+def release(node: Node) -> None:
+    """Drop an evaluated node's inputs, or leave that to the open trace that still needs them."""
+    if node.marks is not None:
+        for trace in node.marks:
+            if trace.open:
+                trace.forced.append(node)
+                return
+    node.inputs = ()
+
+
+def unite(a: Marks, b: Marks) -> Marks:
+    """Union of two mark sets, without closed traces."""
+    if a is None or a is b:
+        marks = b
+    elif b is None:
+        marks = a
+    else:
+        marks = a | b
+    return None if marks is None else live(marks)
+
+
+def live(marks: frozenset[Trace]) -> Marks:
+    """The open traces of `marks`; None when there is none."""
+    for trace in marks:
+        if not trace.open:
+            break
+    else:
+        return marks
+    return frozenset(t for t in marks if t.open) or None
+
+
+LITERAL: dict[str, Any] = {"literal": True}  # the params of scalars written into equations
+
+
+def constant(value: Any, aval: Aval) -> Node:
+    """A node that has its value already."""
+    return Node(None, (), NO_PARAMS, aval, None, value)
+
+
+def is_literal(node: Node) -> bool:
+    """A scalar constant that is written into equations instead of being passed to them."""
+    return node.params is LITERAL

@@ -1,0 +1,289 @@
+"""What the primitives of every family share: operand promotion, shape rules, batching helpers.
+
+Elementwise primitives broadcast as NumPy does and take operands of one dtype; the public
+operation converts first.  `unary` and `binary` make the public operation of a primitive.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.array import Array, literal, operand
+from nuvec.core.errors import AxisError, DtypeError, ShapeError
+from nuvec.core.interpreter import bound_pending
+from nuvec.core.ir import Aval, aval
+from nuvec.core.node import LITERAL, NO_PARAMS, Node, context
+from nuvec.core.primitive import Primitive
+from nuvec.core.traceback import strip_error
+
+Convert = Callable[[np.dtype], np.dtype]  # an operation's working dtype from the promoted one
+Unary = Callable[[Any], Array]
+Binary = Callable[[Any, Any], Array]
+
+
+# Dtypes
+
+
+def promote_operands(
+    name: str, operands: Sequence[Any], convert: Convert | None = None
+) -> list[Array]:
+    """The operands as Arrays of one dtype: JAX's promotion, then the operation's own `convert`
+    (sin of integers works in float32).  Python scalars take the others' dtype."""
+    arrays = [operand(x, f"operand {i} of {name}") for i, x in enumerate(operands)]
+    avals = [a._node.aval for a in arrays]
+    dtype, _ = dtypes.promote(*[(a.dtype, a.weak) for a in avals])
+    if convert is not None:
+        try:
+            dtype = convert(dtype)
+        except DtypeError as error:
+            given = ", ".join(map(str, avals))
+            raise DtypeError(f"{name}({given}): {error}") from None
+    weak = all(a.weak for a in avals)
+    return [as_operand(a, dtype, weak) for a in arrays]
+
+
+def as_operand(x: Array, dtype: np.dtype, weak: bool = False) -> Array:
+    """`x` in `dtype`: a literal is written anew, an array gets a conversion equation."""
+    node = x._node
+    is_literal = node.params is LITERAL
+    # A weak array may stand in for a strong one, for the other operand decides; a literal is
+    # written into the equation as what it counts as.
+    weak_enough = node.aval.weak == weak or (node.aval.weak and not is_literal)
+    if node.aval.dtype == dtype and weak_enough:
+        return x
+    if is_literal:
+        value = node.value.item()
+        return literal(bool(value) if dtypes.is_bool(dtype) else value, dtype, weak)
+    return convert_dtype.bind(x, dtype=dtype)
+
+
+def checked_cast(name: str, x: Array, dtype: np.dtype) -> Array:
+    """`x` in `dtype`, itself if it has it; DtypeError where an imaginary part would be dropped."""
+    if dtypes.is_complex(x.dtype) and not (dtypes.is_complex(dtype) or dtypes.is_bool(dtype)):
+        raise DtypeError(
+            f"{name}: {x.aval} to {dtypes.name(dtype)} would drop the imaginary part; use "
+            "nv.real(x), nv.imag(x) or nv.abs(x)"
+        )
+    if x.dtype == dtype and not x.aval.weak:
+        return x
+    return convert_dtype.bind(x, dtype=dtype)
+
+
+def same(dtype: np.dtype) -> np.dtype:
+    """Convert: any dtype is its own working dtype."""
+    return dtype
+
+
+def numeric(dtype: np.dtype) -> np.dtype:
+    """Convert: numbers as they are; booleans are refused."""
+    if dtypes.is_bool(dtype):
+        raise DtypeError("booleans have no arithmetic here; convert with .astype(nv.int32)")
+    return dtype
+
+
+def to_inexact(dtype: np.dtype) -> np.dtype:
+    """Convert: integers and booleans work in the default float."""
+    return dtypes.inexact(dtype)
+
+
+def real_inexact(dtype: np.dtype) -> np.dtype:
+    """Convert: as `to_inexact`, complex refused."""
+    return dtypes.inexact(ordered(dtype))
+
+
+def ordered(dtype: np.dtype) -> np.dtype:
+    """Convert: any dtype with an order; complex refused."""
+    if dtypes.is_complex(dtype):
+        raise DtypeError("complex numbers have no order; compare nv.abs(x), x.real or x.imag")
+    return dtype
+
+
+# Shapes
+
+
+def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """NumPy's broadcasting; ShapeError with every shape when they do not fit."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        pass
+    listed = " and ".join(map(str, shapes))
+    raise ShapeError(
+        f"{name}: shapes {listed} do not broadcast: aligned from the right, two sizes differ and "
+        "neither is 1. Insert an axis with x[:, None] or nv.expand_dims, or reshape"
+    )
+
+
+def elementwise_rule(
+    name: str, result: Callable[[np.dtype], np.dtype] = same
+) -> Callable[..., Aval]:
+    """The shape rule of an elementwise primitive: one dtype in, broadcast shapes out."""
+
+    def shape_rule(*avals: Aval, **params: Any) -> Aval:
+        dtype = avals[0].dtype
+        if any(a.dtype != dtype for a in avals):
+            raise DtypeError(f"{name}: the primitive takes one dtype, got {avals}")
+        shape = broadcast_shapes(name, *[a.shape for a in avals])
+        return aval(shape, result(dtype), all(a.weak for a in avals))
+
+    return shape_rule
+
+
+def normalize_axis(axis: Any, ndim: int, name: str) -> int:
+    """A non-negative axis; AxisError when it is out of bounds."""
+    try:
+        axis = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"{name}: axis must be an integer, got {axis!r}") from None
+    if not -ndim <= axis < ndim:
+        raise AxisError(
+            f"{name}: axis {axis} is out of bounds for an array of {ndim} dimensions; "
+            f"use {-ndim} to {ndim - 1}" if ndim else f"{name}: a 0-d array has no axis {axis}"
+        )
+    return axis % ndim
+
+
+def normalize_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
+    """Sorted non-negative axes from None (all), an integer or a tuple; duplicates raise."""
+    if axis is None:
+        return tuple(range(ndim))
+    axes = axis if isinstance(axis, tuple | list) else (axis,)
+    normal = tuple(sorted(normalize_axis(a, ndim, name) for a in axes))
+    if len(set(normal)) != len(normal):
+        raise AxisError(f"{name}: axis {axis} names an axis twice for {ndim} dimensions")
+    return normal
+
+
+# Public operations
+
+
+def unary(
+    primitive: Primitive, convert: Convert | None = None, doc: str | None = None
+) -> Unary:
+    """The public operation of a primitive with one operand; `doc` is its docstring."""
+    avals = primitive._avals
+    accepts = convert if convert is not None else same
+
+    def operation(x: Any, /) -> Array:
+        try:
+            if type(x) is Array:
+                node = x._node
+                out = avals.get((node.aval,))
+                if out is not None and node.marks is None and not context.traces:
+                    made = Node(primitive, (node,), NO_PARAMS, out)
+                    if not made.seq % 4099:
+                        bound_pending(made)
+                    return Array(made)
+            (x,) = promote_operands(primitive.name, (x,), accepts)
+            return primitive.bind(x)
+        except Exception as error:
+            strip_error(error)
+            raise
+
+    return _named(operation, primitive, convert, doc)
+
+
+def binary(
+    primitive: Primitive, convert: Convert | None = None, doc: str | None = None, *,
+    operator: bool = False,
+) -> Binary:  # fmt: skip
+    """The public operation of a primitive with two operands; `doc` is its docstring.
+
+    With `operator` it serves as a method (`Array.__add__`): what is no array gets NotImplemented,
+    so that Python asks the other operand."""
+    avals = primitive._avals
+    accepts = convert if convert is not None else same
+    scalars: dict[Any, Node] = {}  # the literal that a Python scalar becomes beside an aval
+
+    def operation(x: Any, y: Any, /) -> Array:
+        try:
+            kind, other = type(x), type(y)
+            a = b = None
+            if kind is Array:
+                a = x._node
+                if other is Array:
+                    b = y._node
+                elif other in _SCALARS:
+                    b = scalars.get((a.aval, other, y))
+                elif operator and not is_operand(y):
+                    return NotImplemented
+            elif other is Array and kind in _SCALARS:
+                b = y._node
+                a = scalars.get((kind, x, b.aval))
+            if a is not None and b is not None:
+                out = avals.get((a.aval, b.aval))
+                if out is not None:
+                    if a.marks is None and b.marks is None and not context.traces:
+                        made = Node(primitive, (a, b), NO_PARAMS, out)
+                        if not made.seq % 4099:
+                            bound_pending(made)
+                        return Array(made)
+                    # The caller's own handles: a scope may capture them.
+                    return primitive.bind(
+                        x if kind is Array else Array(a), y if other is Array else Array(b)
+                    )
+            left, right = promote_operands(primitive.name, (x, y), accepts)
+            if left is x and other in _SCALARS and (y or other is int):  # 0.0 == -0.0
+                _remember(scalars, (x._node.aval, other, y), right)
+            elif right is y and kind in _SCALARS and (x or kind is int):
+                _remember(scalars, (kind, x, y._node.aval), left)
+            return primitive.bind(left, right)
+        except Exception as error:
+            strip_error(error)
+            raise
+
+    return _named(operation, primitive, convert, doc)
+
+
+_SCALARS = frozenset((bool, int, float, complex))
+
+
+def _remember(scalars: dict[Any, Node], key: Any, literal: Array) -> None:
+    if len(scalars) > 1024:  # a program that computes its scalars has a new one each time
+        scalars.clear()
+    scalars[key] = literal._node
+
+
+def is_operand(x: Any) -> bool:
+    """Whether an operator takes `x` (a list it does take, to say what to do with it)."""
+    return isinstance(
+        x, Array | np.ndarray | np.generic | bool | int | float | complex | list | tuple
+    ) or hasattr(x, "__nuvec_array__")
+
+
+def _named(
+    operation: Any, primitive: Primitive, convert: Convert | None, doc: str | None
+) -> Any:
+    operation.__name__ = operation.__qualname__ = primitive.name
+    operation.__doc__ = doc
+    operation.primitive = primitive
+    operation.convert = convert
+    return operation
+
+
+# Conversion is here because promotion, and so every family, needs it.
+
+
+def _convert_lower(x: Any, dtype: np.dtype) -> Any:
+    if dtypes.is_complex(x.dtype) and not dtypes.is_complex(dtype):
+        x = x.real if not dtypes.is_bool(dtype) else x != 0
+    return np.asarray(x).astype(dtype)
+
+
+convert_dtype: Primitive = Primitive(
+    "convert_dtype",
+    _convert_lower,
+    lambda x, dtype: aval(x.shape, dtype),
+    "elementwise",
+    # d convert(x): the tangent converted; the cotangent converted back
+    jvp=lambda tangents, out, x, dtype: convert_dtype.bind(tangents[0], dtype=dtype),
+    vjp=lambda i, c, out, x, dtype: convert_dtype.bind(c, dtype=x.dtype),
+)

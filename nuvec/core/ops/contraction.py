@@ -1,0 +1,416 @@
+"""dot_general, the one primitive that sums products, and matrix products made of it.
+
+`dot_general` contracts some axes of `x` with as many of `y`, and lines up others (the batch axes).
+The axes of its result are the batch axes, then the free axes of `x`, then those of `y`.  Every
+matrix product, `tensordot` and `einsum` is one, with reshapes and transposes around it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.array import Array
+from nuvec.core.errors import AxisError, DtypeError, ShapeError
+from nuvec.core.ir import Aval, aval
+from nuvec.core.ops.arithmetic import multiply
+from nuvec.core.ops.build import as_operand, normalize_axis, promote_operands
+from nuvec.core.ops.shape import reshape_p, transpose_p
+from nuvec.core.primitive import Primitive
+from nuvec.core.traceback import filtered
+
+Axes = tuple[int, ...]
+Pairs = tuple[Axes, Axes]  # axes of x, and the axes of y that go with them
+NO_BATCH: Pairs = ((), ())
+_MATRICES: Pairs = ((1,), (0,))
+_FAST = frozenset((dtypes.float32, dtypes.float64))
+
+
+def free_axes(ndim: int, contract: Axes, batch: Axes) -> Axes:
+    """The axes of an operand that are neither contracted nor batch axes."""
+    return tuple(a for a in range(ndim) if a not in contract and a not in batch)
+
+
+def _dot_rule(x: Aval, y: Aval, contract: Pairs, batch: Pairs) -> Aval:
+    if x.dtype != y.dtype:
+        raise DtypeError(f"dot_general: the primitive takes one dtype, got {x} and {y}")
+    for what, (xs, ys) in (("contracts", contract), ("batches", batch)):
+        for a, b in zip(xs, ys, strict=True):
+            if x.shape[a] != y.shape[b]:
+                raise ShapeError(
+                    f"dot_general of shapes {x.shape} and {y.shape} {what} axis {a} of the first "
+                    f"(size {x.shape[a]}) with axis {b} of the second (size {y.shape[b]}): the "
+                    "sizes must be equal; transpose or reshape one of them"
+                )
+    shape = [x.shape[a] for a in batch[0]]
+    shape += [x.shape[a] for a in free_axes(x.ndim, contract[0], batch[0])]
+    shape += [y.shape[a] for a in free_axes(y.ndim, contract[1], batch[1])]
+    return aval(tuple(shape), x.dtype, x.weak and y.weak)
+
+
+# Lowering: one BLAS call on views where there is no batch axis, else one per batch element
+
+
+def _dot_lower(x: Any, y: Any, contract: Pairs, batch: Pairs, out: Any = None) -> Any:
+    dtype = x.dtype
+    if dtype in _FAST and contract == _MATRICES and batch == NO_BATCH and x.ndim == y.ndim == 2:
+        return np.matmul(x, y, out=out)
+    accumulation = dtypes.accumulation(dtype)
+    if accumulation is not dtype:
+        x, y = np.asarray(x).astype(accumulation), np.asarray(y).astype(accumulation)
+    product = _batched(x, y, contract, batch) if batch[0] else _unbatched(x, y, contract)
+    if out is not None:
+        np.copyto(out, product, casting="unsafe")
+        return out
+    if product.dtype == dtype:
+        return product
+    return np.asarray(product).astype(dtype)
+
+
+def _unbatched(x: Any, y: Any, contract: Pairs) -> Any:
+    rows = free_axes(x.ndim, contract[0], ())
+    columns = free_axes(y.ndim, contract[1], ())
+    shape = tuple(x.shape[a] for a in rows) + tuple(y.shape[a] for a in columns)
+    if not contract[0]:
+        return np.multiply(np.reshape(x, x.shape + (1,) * y.ndim), y)
+    # The larger operand says in which order the contracted axes are folded: it can stay a view.
+    order = 0 if x.size >= y.size else 1
+    pairs = sorted(zip(*contract, strict=True), key=lambda pair: pair[order])
+    a = _as_matrix(x, rows, tuple(p[0] for p in pairs))
+    b = _as_matrix(y, tuple(p[1] for p in pairs), columns)
+    if not rows:
+        a = a[0]
+    if not columns:
+        b = b[:, 0]
+    product = np.dot(a, b)
+    return product if product.shape == shape else product.reshape(shape)
+
+
+def _as_matrix(x: Any, left: Axes, right: Axes) -> Any:
+    """`x` as a matrix with the axes `left` as rows, `right` as columns; a view if it can be."""
+    m = math.prod([x.shape[a] for a in left])
+    n = math.prod([x.shape[a] for a in right])
+    natural = tuple(range(x.ndim))
+    if left + right == natural:
+        return x.reshape(m, n)
+    if right + left == natural:
+        return x.reshape(n, m).T  # BLAS reads transposed matrices in place
+    return x.transpose(left + right).reshape(m, n)
+
+
+def _batched(x: Any, y: Any, contract: Pairs, batch: Pairs) -> Any:
+    rows = free_axes(x.ndim, contract[0], batch[0])
+    columns = free_axes(y.ndim, contract[1], batch[1])
+    many = tuple(x.shape[a] for a in batch[0])
+    m = math.prod([x.shape[a] for a in rows])
+    n = math.prod([y.shape[a] for a in columns])
+    k = math.prod([x.shape[a] for a in contract[0]])
+    shape = many + tuple(x.shape[a] for a in rows) + tuple(y.shape[a] for a in columns)
+    a = x.transpose(batch[0] + rows + contract[0]).reshape(*many, m, k)
+    b = y.transpose(batch[1] + contract[1] + columns).reshape(*many, k, n)
+    if k == 1:  # nothing to sum: products need no BLAS call per batch element
+        return np.multiply(a, b).reshape(shape)
+    return np.matmul(a, b).reshape(shape)
+
+
+# Derivatives: with X and Y the operands as matrices, the cotangent of X is C Y^T, of Y is X^T C
+
+
+def _dot_transpose(
+    i: int, c: Array, out: Array, x: Array, y: Array, contract: Pairs, batch: Pairs
+) -> Array:
+    (xc, yc), (xb, yb) = contract, batch
+    x_free, y_free = free_axes(x.ndim, xc, xb), free_axes(y.ndim, yc, yb)
+    many = tuple(range(len(xb)))
+    c_rows = tuple(range(len(xb), len(xb) + len(x_free)))
+    c_columns = tuple(range(len(xb) + len(x_free), c.ndim))
+    if i == 0:
+        result = dot_general_p.bind(c, y, contract=(c_columns, y_free), batch=(many, yb))
+        # What is left of y are its contracted axes, in y's order; each stands for one of x.
+        kept = tuple(xc[yc.index(a)] for a in sorted(yc))
+        return _place(result, xb + x_free + kept)
+    result = dot_general_p.bind(x, c, contract=(x_free, c_rows), batch=(xb, many))
+    kept = tuple(yc[xc.index(a)] for a in sorted(xc))
+    return _place(result, yb + kept + y_free)
+
+
+def _place(x: Array, axes: Axes) -> Array:
+    """The transpose of `x` whose axis `axes[i]` is axis i of `x`."""
+    if axes == tuple(range(len(axes))):
+        return x
+    return transpose_p.bind(x, permutation=tuple(map(axes.index, range(len(axes)))))
+
+
+def _dot_vmap(
+    size: int, axes: Sequence[int | None], x: Array, y: Array, contract: Pairs, batch: Pairs
+) -> tuple[Array, int]:
+    """Batched on both sides it is one more batch axis; on one side, one more free axis."""
+    (xc, yc), (xb, yb) = contract, batch
+    ax, ay = axes
+    if ax is not None:
+        xc, xb = _skip(xc, ax), _skip(xb, ax)
+    if ay is not None:
+        yc, yb = _skip(yc, ay), _skip(yb, ay)
+    if ax is not None and ay is not None:
+        xb, yb = (ax, *xb), (ay, *yb)
+        return dot_general_p.bind(x, y, contract=(xc, yc), batch=(xb, yb)), 0
+    out = dot_general_p.bind(x, y, contract=(xc, yc), batch=(xb, yb))
+    if ax is not None:
+        return out, len(xb) + free_axes(x.ndim, xc, xb).index(ax)
+    x_free = len(free_axes(x.ndim, xc, xb))
+    return out, len(xb) + x_free + free_axes(y.ndim, yc, yb).index(ay)  # type: ignore[arg-type]
+
+
+def _skip(axes: Axes, inserted: int) -> Axes:
+    """Axes of an unbatched operand as axes of the batched one."""
+    return tuple(a + (a >= inserted) for a in axes)
+
+
+dot_general_p = Primitive(
+    "dot_general", _dot_lower, _dot_rule, "contraction",
+    transpose=_dot_transpose, linear="each", vmap=_dot_vmap, out=True,
+)  # fmt: skip
+
+
+@filtered
+def dot_general(
+    x: Any,
+    y: Any,
+    contract: tuple[Sequence[int], Sequence[int]],
+    batch: tuple[Sequence[int], Sequence[int]] = NO_BATCH,
+) -> Array:
+    """Sums of products over axes: axis `contract[0][i]` of `x` with axis `contract[1][i]` of `y`.
+
+    Axes in `batch` are lined up instead of summed.  The result's axes are the batch axes, the
+    other axes of `x`, the other axes of `y`.  float16 and bfloat16 accumulate in float32; there
+    is no conjugation.  Raises ShapeError when sizes differ, AxisError for axes that do not exist
+    or are named twice.
+
+    >>> import nuvec as nv
+    >>> x, y = nv.ones((8, 2, 3)), nv.ones((8, 3, 4))
+    >>> nv.dot_general(x, y, contract=((2,), (1,)), batch=((0,), (0,))).shape
+    (8, 2, 4)
+    """
+    x, y = promote_operands("dot_general", (x, y))
+    pairs = []
+    for what, axes in (("contract", contract), ("batch", batch)):
+        xs = tuple(normalize_axis(a, x.ndim, f"dot_general's {what}[0]") for a in axes[0])
+        ys = tuple(normalize_axis(a, y.ndim, f"dot_general's {what}[1]") for a in axes[1])
+        if len(xs) != len(ys):
+            raise ShapeError(f"dot_general: {what} pairs {len(xs)} axes with {len(ys)}: {axes}")
+        pairs.append((xs, ys))
+    for k, array in enumerate((x, y)):
+        named = pairs[0][k] + pairs[1][k]
+        if len(set(named)) != len(named):
+            raise AxisError(
+                f"dot_general: contract {contract} and batch {batch} name an axis of operand {k}, "
+                f"of shape {array.shape}, twice"
+            )
+    return dot_general_p.bind(x, y, contract=pairs[0], batch=pairs[1])
+
+
+# matmul
+
+
+@functools.lru_cache(maxsize=1024)
+def _matmul_plan(xs: Axes, ys: Axes) -> tuple[Axes, Axes, Pairs, Pairs, Axes | None, Axes]:
+    """How `matmul` of these shapes is a dot_general: the operands' shapes without broadcast axes
+    of size 1, its axes, the permutation of its result, and the result's shape."""
+    x_core, y_core = min(len(xs), 2), min(len(ys), 2)
+    x_batch, y_batch = xs[:-x_core], ys[:-y_core]
+    if xs[-1] != ys[-y_core]:
+        raise ShapeError(_matmul_message(xs, ys))
+    rank = max(len(x_batch), len(y_batch))
+    x_batch = (1,) * (rank - len(x_batch)) + x_batch
+    y_batch = (1,) * (rank - len(y_batch)) + y_batch
+    x_keep, y_keep, order, shape = [], [], [], []
+    both, x_only, y_only = [], [], []
+    for d, (m, n) in enumerate(zip(x_batch, y_batch, strict=True)):
+        if m != n and 1 not in (m, n):
+            raise ShapeError(
+                f"matmul: the leading axes of shapes {xs} and {ys} do not broadcast ({m} against "
+                f"{n}). Matrices are the last two axes; insert an axis with x[:, None] or "
+                "transpose"
+            )
+        shape.append(n if m == 1 else m)
+        if m == n:
+            both.append((d, len(x_keep), len(y_keep)))
+        elif n == 1:  # an axis that only x has is a free axis of x: no batch needed
+            x_only.append((d, len(x_keep)))
+        else:
+            y_only.append((d, len(y_keep)))
+        if m == n or n == 1:
+            x_keep.append(m)
+        if m == n or m == 1:
+            y_keep.append(n)
+    batch = (tuple(b[1] for b in both), tuple(b[2] for b in both))
+    contract = ((len(x_keep) + x_core - 1,), (len(y_keep),))
+    # The axes of dot_general's result: shared, x's own, x's rows, y's own, y's columns.
+    rows, columns = (rank,) * (x_core - 1), (rank + x_core - 1,) * (y_core - 1)
+    order = [b[0] for b in both] + [b[0] for b in x_only] + list(rows)
+    order += [b[0] for b in y_only] + list(columns)
+    permutation = tuple(order.index(d) for d in range(len(order)))
+    return (
+        (*x_keep, *xs[-x_core:]), (*y_keep, *ys[-y_core:]), contract, batch,
+        None if permutation == tuple(range(len(order))) else permutation,
+        (*shape, *xs[-x_core:][:-1], *ys[-y_core:][1:]),
+    )  # fmt: skip
+
+
+def _matmul_message(xs: Axes, ys: Axes) -> str:
+    axis = "first" if len(ys) == 1 else "second last"
+    message = (
+        f"matmul: shapes {xs} and {ys} do not fit: the last axis of the first has size {xs[-1]}, "
+        f"the {axis} axis of the second {ys[0] if len(ys) == 1 else ys[-2]}. "
+    )
+    if len(ys) > 1 and ys[-1] == xs[-1]:
+        return message + "Transpose the second: x @ y.T" if len(ys) == 2 else (
+            message + "Swap the last axes of the second: x @ nv.swapaxes(y, -1, -2)"
+        )
+    if len(xs) > 1 and len(ys) > 1 and xs[-2] == ys[-2]:
+        return message + "Swap the last axes of the first: nv.swapaxes(x, -1, -2) @ y"
+    if len(xs) > 1 and len(ys) > 1 and xs[-2] == ys[-1]:
+        return message + "The operands may be in the wrong order: y @ x fits"
+    return message + "They must be equal; transpose or reshape one of them"
+
+
+@filtered
+def matmul(x: Any, y: Any, /, *, preferred_element_type: Any = None) -> Array:
+    """The matrix product over the last axis of `x` and the second last of `y`, as `np.matmul`.
+
+    (..., M, K) and (..., K, N) give (..., M, N), leading axes broadcast.  A 1-D operand counts as
+    a row (first) or column (second) whose axis is dropped from the result.  float16 and bfloat16
+    accumulate in float32; `preferred_element_type` converts the operands first, so that int8 can
+    be summed in int32.  Raises ShapeError when sizes differ and for 0-d operands.
+
+    >>> import nuvec as nv
+    >>> nv.matmul(nv.ones((2, 3)), nv.ones((3, 4))).shape
+    (2, 4)
+    """
+    x, y = _pair("matmul", x, y, preferred_element_type)
+    xs, ys = x.shape, y.shape
+    if not xs or not ys:
+        raise ShapeError(
+            f"matmul takes arrays of at least one dimension, got shapes {xs} and {ys}; "
+            "multiply by a scalar with x * y"
+        )
+    x_shape, y_shape, contract, batch, permutation, shape = _matmul_plan(xs, ys)
+    if x_shape != xs:
+        x = reshape_p.bind(x, shape=x_shape)
+    if y_shape != ys:
+        y = reshape_p.bind(y, shape=y_shape)
+    out = dot_general_p.bind(x, y, contract=contract, batch=batch)
+    if permutation is not None:
+        out = transpose_p.bind(out, permutation=permutation)
+    return out if out.shape == shape else reshape_p.bind(out, shape=shape)
+
+
+def _pair(name: str, x: Any, y: Any, preferred: Any) -> list[Array] | tuple[Array, Array]:
+    """The operands in one dtype: their promoted one, or the preferred one if it holds that."""
+    if preferred is None:
+        if type(x) is Array and type(y) is Array:
+            if x.dtype is y.dtype:
+                return x, y
+        return promote_operands(name, (x, y))
+    x, y = promote_operands(name, (x, y))
+    dtype = dtypes.as_dtype(preferred)
+    if not dtypes.can_cast(x.dtype, dtype):
+        raise DtypeError(
+            f"{name}: preferred_element_type {dtypes.name(dtype)} cannot hold products of "
+            f"{dtypes.name(x.dtype)}; convert the result with .astype instead"
+        )
+    return as_operand(x, dtype), as_operand(y, dtype)
+
+
+# What else is a dot_general
+
+
+@filtered
+def dot(x: Any, y: Any) -> Array:
+    """The product as `np.dot`: of scalars, x * y; else over the last axis of `x` and the second
+    last of `y` (its only one if it is 1-D), with no axes lined up.
+
+    >>> import nuvec as nv
+    >>> nv.dot(nv.ones((2, 3)), nv.ones((5, 3, 4))).shape
+    (2, 5, 4)
+    """
+    x, y = promote_operands("dot", (x, y))
+    if not x.ndim or not y.ndim:
+        return multiply(x, y)
+    axis = max(y.ndim - 2, 0)
+    if x.shape[-1] != y.shape[axis]:
+        raise ShapeError(_matmul_message(x.shape, y.shape).replace("matmul", "dot", 1))
+    return dot_general_p.bind(x, y, contract=((x.ndim - 1,), (axis,)), batch=NO_BATCH)
+
+
+@filtered
+def inner(x: Any, y: Any) -> Array:
+    """Sums of products over the last axes of `x` and `y`, as `np.inner`; of scalars, x * y.
+
+    >>> import nuvec as nv
+    >>> nv.inner(nv.ones((2, 3)), nv.ones((4, 3))).shape
+    (2, 4)
+    """
+    x, y = promote_operands("inner", (x, y))
+    if not x.ndim or not y.ndim:
+        return multiply(x, y)
+    if x.shape[-1] != y.shape[-1]:
+        raise ShapeError(
+            f"inner: the last axes of shapes {x.shape} and {y.shape} have sizes {x.shape[-1]} and "
+            f"{y.shape[-1]}; they must be equal. For a matrix product use x @ y"
+        )
+    return dot_general_p.bind(x, y, contract=((x.ndim - 1,), (y.ndim - 1,)), batch=NO_BATCH)
+
+
+@filtered
+def outer(x: Any, y: Any) -> Array:
+    """All products of an element of `x` with one of `y`, both flattened: shape (M, N).
+
+    >>> import nuvec as nv
+    >>> nv.outer(nv.array([1, 2]), nv.array([3, 4, 5]))
+    array([[ 3,  4,  5],
+           [ 6,  8, 10]], dtype=int32)
+    """
+    x, y = promote_operands("outer", (x, y))
+    return multiply(reshape_p.bind(x, shape=(x.size, 1)), reshape_p.bind(y, shape=(1, y.size)))
+
+
+@filtered
+def tensordot(x: Any, y: Any, axes: int | Sequence[Any] = 2) -> Array:
+    """Sums of products over pairs of axes, as `np.tensordot`.
+
+    `axes` is a number (so many last axes of `x` with the first of `y`) or a pair of axes or of
+    sequences of axes.  Raises ShapeError when the sizes differ.
+
+    >>> import nuvec as nv
+    >>> nv.tensordot(nv.ones((2, 3, 4)), nv.ones((4, 3, 5)), ([1, 2], [1, 0])).shape
+    (2, 5)
+    """
+    x, y = promote_operands("tensordot", (x, y))
+    if isinstance(axes, int | np.integer):
+        count = int(axes)
+        if not 0 <= count <= min(x.ndim, y.ndim):
+            raise AxisError(
+                f"tensordot: cannot sum over {count} axes of shapes {x.shape} and {y.shape}"
+            )
+        xs, ys = tuple(range(x.ndim - count, x.ndim)), tuple(range(count))
+    else:
+        first, second = axes
+        xs, ys = _axes_of(first, x.ndim), _axes_of(second, y.ndim)
+    sizes = [x.shape[a] for a in xs], [y.shape[a] for a in ys]
+    if sizes[0] != sizes[1]:
+        raise ShapeError(
+            f"tensordot: axes {xs} of shape {x.shape} have sizes {sizes[0]} and axes {ys} of shape "
+            f"{y.shape} sizes {sizes[1]}; they must be the same, pair by pair"
+        )
+    return dot_general(x, y, (xs, ys))
+
+
+def _axes_of(axes: Any, ndim: int) -> Axes:
+    listed = axes if isinstance(axes, tuple | list) else (axes,)
+    return tuple(normalize_axis(a, ndim, "tensordot") for a in listed)

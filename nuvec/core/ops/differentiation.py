@@ -1,0 +1,73 @@
+"""stop_gradient and depends: identities that differentiation and ordering see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import tree
+from nuvec.core.array import Array, operand
+from nuvec.core.ir import Aval, aval
+from nuvec.core.node import LITERAL, Node, constant
+from nuvec.core.primitive import ZERO, Primitive
+
+stop_gradient_p = Primitive(
+    "stop_gradient", lambda x: x, lambda x: x, "view", derivatives=(ZERO,)
+)  # fmt: skip
+
+
+def stop_gradient(x: Any) -> Any:
+    """`x` (an Array or a tree of them) as a constant for differentiation.
+
+    Written directly on the operand of a collective, it also takes that communication out of
+    differentiation; write it so on every rank.
+
+    >>> import nuvec as nv
+    >>> nv.grad(lambda x: x * nv.stop_gradient(x))(3.0)
+    array(3., dtype=float32)
+    """
+    return tree.map(lambda leaf: stop_gradient_p.bind(operand(leaf, "stop_gradient's operand")), x)
+
+
+# depends(x, *others) is x, evaluated after the others
+
+
+def _depends_vmap(
+    size: int, axes: Sequence[int | None], x: Array, *others: Array
+) -> tuple[Array, int | None]:
+    return depends_p.bind(x, *others), axes[0]
+
+
+depends_p = Primitive(
+    "depends",
+    lambda x, *others: x,
+    lambda x, *others: x,
+    "other",
+    jvp=lambda tangents, out, x, *others: tangents[0],
+    vjp=lambda i, c, out, x, *others: c if i == 0 else None,
+    vmap=_depends_vmap,
+)
+
+
+def depends(x: Any, on: Any) -> Any:
+    """`x` (an Array or a tree), such that evaluating it also evaluates everything in `on`.
+
+    It orders what data flow does not: MLX's `mx.depends`.
+
+    >>> import nuvec as nv
+    >>> y = nv.depends(nv.ones(2), nv.zeros(3))
+    """
+    others = [operand(leaf, "depends' second argument") for leaf in tree.leaves(on)]
+    if not others:
+        return x
+    return tree.map(lambda leaf: depends_p.bind(operand(leaf, "depends' operand"), *others), x)
+
+
+def zeros_of(a: Aval) -> Array:
+    """Zeros of an aval, without memory: a broadcast scalar."""
+    zero = np.zeros((), a.dtype)
+    if not a.shape:
+        return Array(Node(None, (), LITERAL, aval((), a.dtype), None, zero[()]))
+    return Array(constant(np.broadcast_to(zero, a.shape), aval(a.shape, a.dtype)))

@@ -1,0 +1,297 @@
+"""Reductions: max, min, prod, any, all, argmax, argmin.  (`sum` is in shape.py, beside broadcast,
+its transpose.)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.array import Array, literal, operand
+from nuvec.core.errors import ShapeError
+from nuvec.core.ir import Aval, aval
+from nuvec.core.ops.arithmetic import divide, multiply
+from nuvec.core.ops.build import as_operand, normalize_axis, ordered, promote_operands
+from nuvec.core.ops.comparison import equal, to_bool
+from nuvec.core.ops.selection import where
+from nuvec.core.ops.shape import (
+    broadcast_to,
+    move_axis,
+    reduce_with,
+    reduced_rule,
+    reduction_vmap,
+    reshape,
+    restore_axes,
+    sum_p,
+    summand,
+    transpose,
+)
+from nuvec.core.ops.structure import concatenate, slice_axis
+from nuvec.core.primitive import NOT_DIFFERENTIABLE, Primitive
+from nuvec.core.traceback import filtered
+
+Axis = int | Sequence[int] | None
+Axes = tuple[int, ...]
+
+
+# max, min: the extreme takes the cotangent; equal ones share it
+
+
+def _extreme(name: str, lower: Callable[..., Any]) -> Primitive:
+    """The primitive `max` or `min`."""
+
+    def shape_rule(x: Aval, axes: Axes) -> Aval:
+        out = reduced_rule(x, axes)
+        if x.size == 0 and out.size != 0:
+            raise ShapeError(
+                f"{name}: an array of shape {x.shape} has no element along axis {axes}, and the "
+                f"{name} of nothing is undefined; check its size first, or join a lowest value"
+            )
+        return out
+
+    def winners(out: Array, x: Array, axes: Axes) -> tuple[Array, Array]:
+        """Which elements are the extreme, and how many there are, in `x`'s dtype."""
+        hit = equal(x, restore_axes(out, x.shape, axes))
+        return hit, sum_p.bind(as_operand(hit, x.dtype), axes=axes)
+
+    def jvp(tangents: Sequence[Array], out: Array, x: Array, axes: Axes) -> Array:
+        hit, count = winners(out, x, axes)
+        return divide(sum_p.bind(where(hit, tangents[0], 0), axes=axes), count)
+
+    def vjp(i: int, c: Array, out: Array, x: Array, axes: Axes) -> Array:
+        hit, count = winners(out, x, axes)
+        return where(hit, restore_axes(divide(c, count), x.shape, axes), 0)
+
+    return Primitive(
+        name, lower, shape_rule, "reduction", jvp=jvp, vjp=vjp,
+        vmap=reduction_vmap(lambda: primitive_of[name]), selects=True,
+    )  # fmt: skip
+
+
+max_p = _extreme("max", lambda x, axes: np.max(x, axis=axes))
+min_p = _extreme("min", lambda x, axes: np.min(x, axis=axes))
+primitive_of = {"max": max_p, "min": min_p}
+
+
+@filtered
+def max(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """The largest element along `axis` (of all by default), in `x`'s dtype; NaN if one is NaN.
+
+    Equal largest elements share the gradient.  Raises ShapeError (a ValueError) when there is no
+    element, DtypeError for complex numbers, AxisError for an axis `x` does not have.
+
+    >>> import nuvec as nv
+    >>> nv.max(nv.array([[1, 5], [4, 2]]), axis=0)
+    array([4, 5], dtype=int32)
+    """
+    (x,) = promote_operands("max", (x,), ordered)
+    return reduce_with(max_p, x, axis, keepdims)
+
+
+@filtered
+def min(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """The smallest element along `axis` (of all by default), in `x`'s dtype; NaN if one is NaN.
+
+    Equal smallest elements share the gradient.  Raises ShapeError (a ValueError) when there is
+    no element, DtypeError for complex numbers, AxisError for an axis `x` does not have.
+
+    >>> import nuvec as nv
+    >>> nv.min(nv.array([[1, 5], [4, 2]]), axis=0)
+    array([1, 2], dtype=int32)
+    """
+    (x,) = promote_operands("min", (x,), ordered)
+    return reduce_with(min_p, x, axis, keepdims)
+
+
+amax = max
+amin = min
+
+
+# prod: d(x1 x2 ... xn)/dxi is the product of the others.  Dividing the product by xi fails at 0,
+# so it is built from products alone, which makes every order of derivative right
+
+
+def _others(x: Array) -> Array:
+    """The product of the other elements of the last axis, at each element.
+
+    Pairs are multiplied, the products of the other pairs are found the same way, and each element
+    gets that of its pair times its partner: O(n) products in O(log n) equations."""
+    last = x.ndim - 1
+    n = x.shape[last]
+    if n == 0:
+        return x
+    if n == 1:
+        return broadcast_to(literal(1, x.dtype), x.shape)
+    half = n // 2
+    a, b = slice_axis(x, last, 0, half), slice_axis(x, last, half, 2 * half)
+    pairs = multiply(a, b)
+    if n % 2 == 0:
+        outside = _others(pairs)
+        return concatenate([multiply(outside, b), multiply(outside, a)], axis=last)
+    others = _others(concatenate([pairs, slice_axis(x, last, n - 1, n)], axis=last))
+    outside = slice_axis(others, last, 0, half)
+    single = slice_axis(others, last, half, half + 1)
+    return concatenate([multiply(outside, b), multiply(outside, a), single], axis=last)
+
+
+def _others_along(x: Array, axes: Axes) -> Array:
+    """The product of the other elements along `axes`, at each element."""
+    order = (*(a for a in range(x.ndim) if a not in axes), *axes)
+    moved = transpose(x, order)
+    kept = moved.shape[: x.ndim - len(axes)]
+    folded = reshape(moved, (*kept, math.prod(moved.shape[len(kept) :])))
+    others = reshape(_others(folded), moved.shape)
+    return transpose(others, sorted(range(x.ndim), key=order.__getitem__))
+
+
+def _prod_lower(x: Any, axes: Axes) -> Any:
+    accumulation = dtypes.accumulation(x.dtype)
+    product = np.prod(x, axis=axes, dtype=accumulation)
+    return product if accumulation is x.dtype else np.asarray(product).astype(x.dtype)
+
+
+def _prod_jvp(tangents: Sequence[Array], out: Array, x: Array, axes: Axes) -> Array:
+    return sum_p.bind(multiply(tangents[0], _others_along(x, axes)), axes=axes)
+
+
+def _prod_vjp(i: int, c: Array, out: Array, x: Array, axes: Axes) -> Array:
+    return multiply(restore_axes(c, x.shape, axes), _others_along(x, axes))
+
+
+prod_p: Primitive = Primitive(
+    "prod", _prod_lower, reduced_rule, "reduction", jvp=_prod_jvp, vjp=_prod_vjp,
+    vmap=reduction_vmap(lambda: prod_p),
+)  # fmt: skip
+
+
+@filtered
+def prod(x: Any, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
+    """The product along `axis` (of all elements by default); dtypes as for `sum`.
+
+    float16 and bfloat16 accumulate in float32.  An empty product is 1.  The gradient is right
+    where elements are 0, to every order.
+
+    >>> import nuvec as nv
+    >>> nv.prod(nv.array([[1.0, 2.0], [3.0, 4.0]]), axis=1)
+    array([ 2., 12.], dtype=float32)
+    """
+    x = summand("prod", operand(x, "prod's operand"), dtype)
+    return reduce_with(prod_p, x, axis, keepdims)
+
+
+# any, all
+
+
+any_p: Primitive = Primitive("any", lambda x, axes: np.any(x, axis=axes), reduced_rule, "reduction",
+                  jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
+                  vmap=reduction_vmap(lambda: any_p))  # fmt: skip
+all_p: Primitive = Primitive("all", lambda x, axes: np.all(x, axis=axes), reduced_rule, "reduction",
+                  jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
+                  vmap=reduction_vmap(lambda: all_p))  # fmt: skip
+
+
+@filtered
+def any(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """Whether an element along `axis` (anywhere by default) is true; nonzero values are true.
+
+    False when there is no element.
+
+    >>> import nuvec as nv
+    >>> nv.any(nv.array([[0, 1], [0, 0]]), axis=1)
+    array([ True, False], dtype=bool)
+    """
+    (x,) = promote_operands("any", (x,), to_bool)
+    return reduce_with(any_p, x, axis, keepdims)
+
+
+@filtered
+def all(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """Whether every element along `axis` (everywhere by default) is true; nonzero values are.
+
+    True when there is no element.
+
+    >>> import nuvec as nv
+    >>> nv.all(nv.array([[0, 1], [1, 1]]), axis=1)
+    array([False,  True], dtype=bool)
+    """
+    (x,) = promote_operands("all", (x,), to_bool)
+    return reduce_with(all_p, x, axis, keepdims)
+
+
+# argmax, argmin
+
+
+def _arg_rule(name: str) -> Callable[..., Aval]:
+    def shape_rule(x: Aval, axis: int) -> Aval:
+        shape = x.shape[:axis] + x.shape[axis + 1 :]
+        if x.shape[axis] == 0 and math.prod(shape) != 0:
+            raise ShapeError(
+                f"{name}: an array of shape {x.shape} has no element along axis {axis} to point "
+                "at; check its size first"
+            )
+        return aval(shape, dtypes.int32)
+
+    return shape_rule
+
+
+def _arg_vmap(primitive: Callable[[], Primitive]) -> Any:
+    def vmap(
+        size: int, axes: Sequence[int | None], x: Array, axis: int
+    ) -> tuple[Array, int]:
+        assert axes[0] is not None
+        return primitive().bind(move_axis(x, axes[0], 0), axis=axis + 1), 0
+
+    return vmap
+
+
+argmax_p: Primitive = Primitive(
+    "argmax", lambda x, axis: np.asarray(np.argmax(x, axis=axis)).astype(np.int32),
+    _arg_rule("argmax"), "reduction", jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
+    vmap=_arg_vmap(lambda: argmax_p),
+)  # fmt: skip
+argmin_p: Primitive = Primitive(
+    "argmin", lambda x, axis: np.asarray(np.argmin(x, axis=axis)).astype(np.int32),
+    _arg_rule("argmin"), "reduction", jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
+    vmap=_arg_vmap(lambda: argmin_p),
+)  # fmt: skip
+
+
+def _point(primitive: Primitive, x: Any, axis: int | None, keepdims: bool) -> Array:
+    (x,) = promote_operands(primitive.name, (x,), ordered)
+    if axis is None:
+        out = primitive.bind(reshape(x, -1) if x.size else reshape(x, 0), axis=0)
+        return reshape(out, (1,) * x.ndim) if keepdims else out
+    axis = normalize_axis(axis, x.ndim, primitive.name)
+    out = primitive.bind(x, axis=axis)
+    return restore_axes(out, x.shape, (axis,)) if keepdims else out
+
+
+@filtered
+def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Array:
+    """The int32 index of the (first) largest element along `axis`; of the first NaN if there is
+    one.  By default the index into the flattened array.
+
+    Raises ShapeError (a ValueError) when there is no element, DtypeError for complex numbers.
+
+    >>> import nuvec as nv
+    >>> nv.argmax(nv.array([[1, 5], [4, 2]]), axis=1)
+    array([1, 0], dtype=int32)
+    """
+    return _point(argmax_p, x, axis, keepdims)
+
+
+@filtered
+def argmin(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Array:
+    """The int32 index of the (first) smallest element along `axis`; of the first NaN if there is
+    one.  By default the index into the flattened array.
+
+    Raises ShapeError (a ValueError) when there is no element, DtypeError for complex numbers.
+
+    >>> import nuvec as nv
+    >>> nv.argmin(nv.array([[1, 5], [4, 2]]), axis=1)
+    array([0, 1], dtype=int32)
+    """
+    return _point(argmin_p, x, axis, keepdims)

@@ -1,0 +1,275 @@
+"""Reshape and transpose; sum and broadcast, which are each other's transpose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.array import Array, operand
+from nuvec.core.errors import AxisError, ShapeError
+from nuvec.core.ir import Aval, aval
+from nuvec.core.ops.build import as_operand, checked_cast, normalize_axes, normalize_axis
+from nuvec.core.primitive import Primitive
+from nuvec.core.traceback import filtered
+
+# reshape: the transpose is the reshape back
+
+
+def _reshape_rule(x: Aval, shape: tuple[int, ...]) -> Aval:
+    if math.prod(shape) != x.size:
+        raise ShapeError(
+            f"reshape: an array of shape {x.shape} has {x.size} elements, and shape {shape} "
+            f"has room for {math.prod(shape)}"
+        )
+    return aval(shape, x.dtype, x.weak)
+
+
+def _reshape_vmap(
+    size: int, axes: Sequence[int | None], x: Array, shape: tuple[int, ...]
+) -> tuple[Array, int]:
+    assert axes[0] is not None
+    return reshape_p.bind(move_axis(x, axes[0], 0), shape=(size, *shape)), 0
+
+
+reshape_p: Primitive = Primitive(
+    "reshape",
+    lambda x, shape: np.reshape(x, shape),
+    _reshape_rule,
+    "view",
+    transpose=lambda i, c, out, x, shape: reshape_p.bind(c, shape=x.shape),
+    vmap=_reshape_vmap,
+)
+
+
+@filtered
+def reshape(x: Any, shape: int | Sequence[int]) -> Array:
+    """`x` with the same elements, row by row, in another shape; one size may be -1.
+
+    Raises ShapeError when the sizes do not fit.
+
+    >>> import nuvec as nv
+    >>> nv.reshape(nv.arange(6), (2, -1)).shape
+    (2, 3)
+    """
+    x = operand(x, "reshape's operand")
+    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    sizes = tuple(int(n) for n in sizes)
+    if sizes.count(-1) > 1 or any(n < -1 for n in sizes):
+        raise ShapeError(f"reshape: shape {sizes} may hold one -1 and no other negative size")
+    if -1 in sizes:
+        known = -math.prod(sizes)
+        if known == 0 or x.size % known:
+            raise ShapeError(
+                f"reshape: no size for -1 makes shape {sizes} hold the {x.size} elements of an "
+                f"array of shape {x.shape}"
+            )
+        sizes = tuple(x.size // known if n == -1 else n for n in sizes)
+    return x if sizes == x.shape else reshape_p.bind(x, shape=sizes)
+
+
+# transpose: permutes axes; the transpose permutes them back
+
+
+def _transpose_vmap(
+    size: int, axes: Sequence[int | None], x: Array, permutation: tuple[int, ...]
+) -> tuple[Array, int]:
+    assert axes[0] is not None
+    x = move_axis(x, axes[0], 0)
+    return transpose_p.bind(x, permutation=(0, *(p + 1 for p in permutation))), 0
+
+
+def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
+
+
+transpose_p: Primitive = Primitive(
+    "transpose",
+    lambda x, permutation: np.transpose(x, permutation),
+    lambda x, permutation: aval(tuple(x.shape[p] for p in permutation), x.dtype, x.weak),
+    "view",
+    transpose=lambda i, c, out, x, permutation: transpose_p.bind(
+        c, permutation=_inverse(permutation)
+    ),
+    vmap=_transpose_vmap,
+)
+
+
+@filtered
+def transpose(x: Any, axes: Sequence[int] | None = None) -> Array:
+    """`x` with its axes permuted: axis i of the result is axis `axes[i]` of `x`; reversed when
+    `axes` is None.  Raises AxisError when `axes` is no permutation of `x`'s axes."""
+    x = operand(x, "transpose's operand")
+    if axes is None:
+        permutation = tuple(reversed(range(x.ndim)))
+    else:
+        permutation = tuple(normalize_axis(a, x.ndim, "transpose") for a in axes)
+        if sorted(permutation) != list(range(x.ndim)):
+            raise AxisError(
+                f"transpose: axes {tuple(axes)} do not name each axis of an array of shape "
+                f"{x.shape} once"
+            )
+    if permutation == tuple(range(x.ndim)):
+        return x
+    return transpose_p.bind(x, permutation=permutation)
+
+
+def move_axis(x: Array, source: int, destination: int) -> Array:
+    """`x` with one axis moved; itself when it is there already."""
+    if source == destination:
+        return x
+    order = [a for a in range(x.ndim) if a != source]
+    order.insert(destination, source)
+    return transpose_p.bind(x, permutation=tuple(order))
+
+
+# broadcast_to: repeats along axes of size 1 and new leading axes; its transpose sums them
+
+
+def _broadcast_rule(x: Aval, shape: tuple[int, ...]) -> Aval:
+    aligned = shape[len(shape) - x.ndim :]
+    fits = len(shape) >= x.ndim and all(
+        n in (1, m) for n, m in zip(x.shape, aligned, strict=True)
+    )
+    if not fits:
+        raise ShapeError(
+            f"broadcast_to: an array of shape {x.shape} does not broadcast to {shape}: each of "
+            "its sizes, aligned from the right, must be 1 or equal"
+        )
+    return aval(shape, x.dtype, x.weak)
+
+
+def _broadcast_vmap(
+    size: int, axes: Sequence[int | None], x: Array, shape: tuple[int, ...]
+) -> tuple[Array, int]:
+    assert axes[0] is not None
+    x = move_axis(x, axes[0], 0)
+    aligned = (size, *(1,) * (len(shape) + 1 - x.ndim), *x.shape[1:])
+    if aligned != x.shape:
+        x = reshape_p.bind(x, shape=aligned)
+    return broadcast_to_p.bind(x, shape=(size, *shape)), 0
+
+
+broadcast_to_p = Primitive(
+    "broadcast_to",
+    lambda x, shape: np.broadcast_to(x, shape),
+    _broadcast_rule,
+    "view",
+    transpose=lambda i, c, out, x, shape: unbroadcast(c, x.shape),
+    vmap=_broadcast_vmap,
+)
+
+
+@filtered
+def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
+    """`x` repeated to `shape`, by NumPy's rules.  Raises ShapeError when it does not fit."""
+    x = operand(x, "broadcast_to's operand")
+    shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    return x if x.shape == shape else broadcast_to_p.bind(x, shape=shape)
+
+
+def unbroadcast(c: Array, shape: tuple[int, ...]) -> Array:
+    """The transpose of broadcasting from `shape` to `c.shape`: sums what was repeated."""
+    if c.shape == shape:
+        return c
+    new = c.ndim - len(shape)
+    repeated = tuple(
+        a for a in range(c.ndim) if a < new or (shape[a - new] == 1 and c.shape[a] != 1)
+    )
+    summed = sum_p.bind(c, axes=repeated) if repeated else c
+    return summed if summed.shape == shape else reshape_p.bind(summed, shape=shape)
+
+
+# sum: its transpose broadcasts
+
+
+def reduced_rule(x: Aval, axes: tuple[int, ...]) -> Aval:
+    """The shape rule of a reduction that keeps the dtype."""
+    return aval(reduced_shape(x.shape, axes), x.dtype, x.weak)
+
+
+def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for a, n in enumerate(shape) if a not in axes)
+
+
+def restore_axes(c: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """A reduction's result with its reduced axes back, of size 1."""
+    kept = tuple(1 if a in axes else n for a, n in enumerate(shape))
+    return c if c.shape == kept else reshape_p.bind(c, shape=kept)
+
+
+def _sum_lower(x: Any, axes: tuple[int, ...]) -> Any:
+    dtype = x.dtype
+    accumulation = dtypes.accumulation(dtype)
+    total = np.sum(x, axis=axes, dtype=accumulation)
+    return total if accumulation is dtype else np.asarray(total).astype(dtype)
+
+
+def reduction_vmap(primitive: Callable[[], Primitive]) -> Any:
+    """The batching rule of every reduction over `axes`: batch first, the axes one further."""
+
+    def vmap(
+        size: int, axes_in: Sequence[int | None], x: Array, axes: tuple[int, ...]
+    ) -> tuple[Array, int]:
+        assert axes_in[0] is not None
+        x = move_axis(x, axes_in[0], 0)
+        return primitive().bind(x, axes=tuple(a + 1 for a in axes)), 0
+
+    return vmap
+
+
+sum_p: Primitive = Primitive(
+    "sum",
+    _sum_lower,
+    reduced_rule,
+    "reduction",
+    # <c, sum(x)> = <broadcast(c), x>
+    transpose=lambda i, c, out, x, axes: broadcast_to_p.bind(
+        restore_axes(c, x.shape, axes), shape=x.shape
+    ),
+    vmap=reduction_vmap(lambda: sum_p),
+)
+
+
+@filtered
+def sum(
+    x: Any, axis: int | Sequence[int] | None = None, *, dtype: Any = None, keepdims: bool = False
+) -> Array:
+    """The sum over `axis` (all axes by default); booleans are counted in int32, narrower
+    integers than int32 are summed in int32 (uint32 when unsigned), other dtypes keep theirs.
+
+    float16 and bfloat16 accumulate in float32.  An empty sum is 0.  Raises AxisError for an axis
+    `x` does not have, DtypeError for a `dtype` that would drop an imaginary part.
+
+    >>> import nuvec as nv
+    >>> nv.sum(nv.ones((2, 3)), axis=0)
+    array([2., 2., 2.], dtype=float32)
+    """
+    x = operand(x, "sum's operand")
+    return reduce_with(sum_p, summand("sum", x, dtype), axis, keepdims)
+
+
+def summand(name: str, x: Array, dtype: Any) -> Array:
+    """The operand of a sum or product in the dtype it works in."""
+    if dtype is None:
+        return as_operand(x, sum_dtype(x.dtype), x.aval.weak)
+    return checked_cast(name, x, dtypes.as_dtype(dtype))
+
+
+def sum_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype sums and products of `dtype` have."""
+    if dtypes.is_bool(dtype):
+        return dtypes.int32
+    if dtypes.is_integer(dtype) and dtype.itemsize < 4:
+        return dtypes.int32 if dtypes.is_signed(dtype) else dtypes.uint32
+    return dtype
+
+
+def reduce_with(primitive: Primitive, x: Array, axis: Any, keepdims: bool) -> Array:
+    """Bind a reduction over normalised axes; put size-1 axes back where asked for."""
+    axes = normalize_axes(axis, x.ndim, primitive.name)
+    out = primitive.bind(x, axes=axes)
+    return restore_axes(out, x.shape, axes) if keepdims else out

@@ -1,0 +1,306 @@
+"""Text -> IR: reads what `printer.format_ir` writes.
+
+    ir      = "{" "lambda" binder* "." ["const" constant*] ["let" eqn*] "in" "(" atoms ")" "}"
+    binder  = name ":" aval
+    aval    = ["~"] dtype "[" [int ("," int)*] "]"
+    eqn     = (binder+ | "()") "=" primitive ["[" (name "=" value)* "]"] atom* [comment]
+    atom    = name | number [":" ["~"] dtype]
+    value   = number | string | tuple | list | dict | dtype | aval | slice | scalar | ir | ...
+
+A comment on the line an equation ends in is its source; other comments are skipped.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.errors import DtypeError, IRError
+from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, aval
+from nuvec.core.primitive import TABLE
+
+__all__ = ["parse"]
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space>\s+)
+    | (?P<comment>\#[^\n]*)
+    | (?P<string>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
+    | (?P<number>-?(?:inf\b|nan\b|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))
+    | (?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)
+    | (?P<opaque><[^\n]*)
+    | (?P<ellipsis>\.\.\.)
+    | (?P<sign>[{}()\[\],:=~.])
+    """,
+    re.VERBOSE,
+)
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    line: int
+    comment: str | None = None  # what follows it on its line, if that is a comment
+
+
+def _tokens(text: str) -> list[_Token]:
+    found: list[_Token] = []
+    position, line = 0, 1
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise IRError(f"line {line} of the IR's text: cannot read {text[position]!r}.")
+        kind = str(match.lastgroup)
+        if kind == "comment":
+            if found and found[-1].line == line:
+                found[-1] = found[-1]._replace(comment=match.group()[1:].strip())
+        elif kind != "space":
+            found.append(_Token(kind, match.group(), line))
+        line += match.group().count("\n")
+        position = match.end()
+    found.append(_Token("end", "the end", line))
+    return found
+
+
+def parse(text: str) -> IR:
+    """The IR that a text stands for; printing it gives the same text.
+
+    Primitives are looked up by name. Raises IRError where the text is not an IR, names an
+    unknown primitive or an undefined variable, or holds a value that text cannot carry (a
+    group, a callable, a constant that was too large to print).
+
+    >>> ir = parse("{ lambda x:float32[3] . in (x) }")
+    >>> ir.in_avals
+    (float32[3],)
+    """
+    parser = _Parser(_tokens(text))
+    ir = parser.ir()
+    if parser.peek().kind != "end":
+        parser.fail("the end")
+    return ir
+
+
+class _Parser:
+    """Recursive descent over the tokens; one method a line of the grammar."""
+
+    def __init__(self, tokens: list[_Token]) -> None:
+        self.tokens = tokens
+        self.position = 0
+        self.place = ""  # the parameter or constant being read, for messages
+
+    # Tokens
+
+    def peek(self, ahead: int = 0) -> _Token:
+        return self.tokens[min(self.position + ahead, len(self.tokens) - 1)]
+
+    def take(self) -> _Token:
+        token = self.peek()
+        self.position += 1
+        return token
+
+    def accept(self, text: str) -> bool:
+        token = self.peek()
+        if token.text != text or token.kind == "string":
+            return False
+        self.position += 1
+        return True
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            self.fail(repr(text))
+
+    def expect_kind(self, kind: str) -> str:
+        if self.peek().kind != kind:
+            self.fail(f"a {kind}")
+        return self.take().text
+
+    def fail(self, wanted: str) -> NoReturn:
+        token = self.peek()
+        self.error(f"expected {wanted}, got {token.text}", token.line)
+
+    def error(self, message: str, line: int | None = None) -> NoReturn:
+        line = self.peek().line if line is None else line
+        raise IRError(f"line {line} of the IR's text: {message}.")
+
+    def series(self, item: Callable[[], Any], close: str) -> tuple[list[Any], bool]:
+        """Items between commas up to `close`, and whether a comma follows the last."""
+        items: list[Any] = []
+        comma = False
+        while not self.accept(close):
+            if items and not comma:
+                self.fail(f"',' or {close!r}")
+            items.append(item())
+            comma = self.accept(",")
+        return items, comma
+
+    # Programs
+
+    def ir(self) -> IR:
+        self.expect("{")
+        self.expect("lambda")
+        scope: dict[str, Var] = {}
+        inputs = []
+        while not self.accept("."):
+            inputs.append(self.binder(scope))
+        constants = []
+        if self.accept("const"):
+            while self.peek().text not in ("let", "in"):
+                constants.append(self.constant(scope))
+        eqns = []
+        if self.accept("let"):
+            while self.peek().text != "in":
+                eqns.append(self.eqn(scope))
+        self.expect("in")
+        self.expect("(")
+        outputs, _ = self.series(lambda: self.atom(scope), ")")
+        self.expect("}")
+        return IR(tuple(inputs), tuple(constants), tuple(eqns), tuple(outputs))
+
+    def binder(self, scope: dict[str, Var]) -> Var:
+        name = self.expect_kind("name")
+        if name in scope:
+            self.error(f"{name} is defined twice")
+        self.expect(":")
+        scope[name] = Var(self.aval(), name)
+        return scope[name]
+
+    def aval(self) -> Aval:
+        weak = self.accept("~")
+        dtype = self.dtype()
+        self.expect("[")
+        shape, _ = self.series(lambda: int(self.expect_kind("number")), "]")
+        return aval(tuple(shape), dtype, weak)
+
+    def dtype(self) -> np.dtype[Any]:
+        name = self.expect_kind("name")
+        try:
+            return dtypes.as_dtype(name)
+        except DtypeError:
+            self.error(f"{name} is not a dtype")
+
+    def constant(self, scope: dict[str, Var]) -> tuple[Var, np.ndarray[Any, Any]]:
+        var = self.binder(scope)
+        self.place = f"the constant {var.hint}"
+        self.expect("=")
+        array = np.array(self.value(), var.aval.dtype).reshape(var.aval.shape)
+        array.flags.writeable = False
+        return var, array
+
+    def eqn(self, scope: dict[str, Var]) -> Eqn:
+        inner: dict[str, Var] = {}  # an equation does not see its own outputs
+        if self.accept("("):
+            self.expect(")")
+        while not self.accept("="):
+            self.binder(inner)
+        token = self.take()
+        primitive = TABLE.get(token.text)
+        if primitive is None:
+            self.error(f"there is no primitive named {token.text}", token.line)
+        params = {}
+        if self.accept("["):
+            while not self.accept("]"):
+                name = self.expect_kind("name")
+                self.place = f"the parameter {name} of {primitive.name}"
+                self.expect("=")
+                params[name] = self.value()
+        inputs = []
+        while self.starts_atom():
+            inputs.append(self.atom(scope))
+        source = self.tokens[self.position - 1].comment
+        repeated = inner.keys() & scope.keys()
+        if repeated:
+            self.error(f"{min(repeated)} is defined twice")
+        scope.update(inner)
+        return Eqn(primitive, tuple(inputs), tuple(inner.values()), params, source)
+
+    def starts_atom(self) -> bool:
+        token = self.peek()
+        if token.kind == "number" or token.text == "complex":
+            return True
+        if token.kind != "name" or token.text == "in":
+            return False
+        # A name with a colon begins the next equation; True:~bool would be a literal.
+        return token.text in ("True", "False") or self.peek(1).text != ":"
+
+    def atom(self, scope: dict[str, Var]) -> Atom:
+        token = self.peek()
+        if token.kind == "name" and token.text not in ("True", "False", "complex", "inf", "nan"):
+            if token.text not in scope:
+                self.error(f"{token.text} is used but not defined")
+            return scope[self.take().text]
+        value = self.value()
+        dtype, weak = dtypes.scalar_dtype(value), False
+        if self.accept(":"):
+            weak = self.accept("~")
+            dtype = self.dtype()
+        return Literal(dtypes.python_scalar(value, dtype), weak)
+
+    # Values
+
+    def value(self) -> Any:
+        token = self.peek()
+        if token.kind == "opaque":
+            self.error(f"{self.place} cannot be read back from text: {token.text}")
+        if token.kind == "number":
+            self.take()
+            return _number(token.text)
+        if token.kind == "string":
+            return ast.literal_eval(self.take().text)
+        if token.kind == "ellipsis":
+            self.take()
+            return ...
+        if token.kind == "name":
+            return self.named_value()
+        if token.text == "~":
+            return self.aval()
+        if token.text == "{" and self.peek(1).text == "lambda":
+            place, ir = self.place, self.ir()
+            self.place = place
+            return ir
+        return self.collection()
+
+    def collection(self) -> Any:
+        if self.accept("("):
+            items, comma = self.series(self.value, ")")
+            if len(items) == 1 and not comma:
+                return items[0]
+            return tuple(items)
+        if self.accept("["):
+            return self.series(self.value, "]")[0]
+        if self.accept("{"):
+            return dict(self.series(self.pair, "}")[0])
+        self.fail("a value")
+
+    def pair(self) -> tuple[Any, Any]:
+        key = self.value()
+        self.expect(":")
+        return key, self.value()
+
+    def named_value(self) -> Any:
+        token = self.peek()
+        words = {"True": True, "False": False, "None": None}
+        if token.text in words:
+            self.take()
+            return words[token.text]
+        makers: dict[str, Callable[..., Any]] = {"complex": complex, "slice": slice}
+        follows = self.peek(1).text
+        if token.text in makers and follows == "(":
+            self.take()
+            self.take()
+            return makers[token.text](*self.series(self.value, ")")[0])
+        if follows == "[":
+            return self.aval()
+        dtype = self.dtype()
+        if self.accept("("):
+            (value,), _ = self.series(self.value, ")")
+            return dtypes.python_scalar(value, dtype)
+        return dtype
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)

@@ -1,0 +1,323 @@
+"""A primitive is one record: everything nuvec knows of an operation stands in one place.
+
+`bind` records an equation.  It looks up the output's shape (cached), makes a node and returns an
+Array; nothing is computed.  The rules of a primitive are written in public operations on Arrays,
+so whatever a rule emits is recorded again and transforms compose to any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nuvec.core.array import Array
+from nuvec.core.interpreter import bound_pending, queue_of
+from nuvec.core.ir import Aval, has_effect
+from nuvec.core.node import (
+    NO_PARAMS, Marks, Node, Trace, context, is_literal, traces_set, unite,
+)  # fmt: skip
+from nuvec.core.traceback import format_user_frame
+
+
+class _Explicit:
+    """A named value a rule can take instead of a function."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NOT_DIFFERENTIABLE = _Explicit("NOT_DIFFERENTIABLE")  # the output is an integer, boolean or key
+ZERO = _Explicit("ZERO")  # a derivative that is zero wherever it exists (floor, sign)
+ONE = _Explicit("ONE")  # d(x + y)/dx
+MINUS_ONE = _Explicit("MINUS_ONE")  # d(x - y)/dy
+
+Kind = Literal[
+    "elementwise",  # each output element depends on the operands' elements at its own position
+    "reduction",  # folds axes away
+    "view",  # rearranges elements without arithmetic
+    "contraction",  # sums products: matrix multiplication and its kin
+    "gather",  # indexed reads and writes
+    "random",  # draws from a key
+    "call",  # holds IRs
+    "effect",  # communicates
+    "other",
+]
+
+TABLE: dict[str, Primitive] = {}
+
+
+@dataclass(eq=False, slots=True)
+class Primitive:
+    """All the rules of one operation.  Creating one enters it in `TABLE`.
+
+    name       -- unique; what the printer shows
+    lower      -- `lower(*ndarrays, **params) -> ndarray`: the NumPy meaning.  With `out=True` it
+                  also takes `out=` (a fresh buffer of the right shape and dtype, never an operand
+                  unless the primitive is elementwise) and returns it
+    shape_rule -- `shape_rule(*avals, **params) -> Aval` (a tuple of them with `multiple`); raises
+                  ShapeError, DtypeError or AxisError that says what was wrong and how to mend it
+    kind       -- decides fusion, aliasing and ordering when lowering
+
+    Derivatives, one of:
+    derivatives -- elementwise: one entry an operand, `derivative(out, *operands) -> Array` (the
+                  partial derivative at each element) or ONE, MINUS_ONE, ZERO, NOT_DIFFERENTIABLE.
+                  Forward and reverse mode both derive from it
+    transpose  -- linear: `transpose(i, c, out, *operands, **params) -> Array`, the cotangent of
+                  operand i for cotangent c.  `linear="joint"` says the operation is linear in its
+                  floating operands taken together (concatenate), "each" in each of them alone
+                  (matmul); `linear_operands` names which, all by default
+    jvp, vjp   -- anything else: `jvp(tangents, out, *operands, **params) -> Array`, where a None
+                  tangent is zero, and `vjp(i, c, out, *operands, **params)` as transpose.  With
+                  `multiple`, `jvp` returns a list, `vjp(cs, outs, *operands, **params)` returns a
+                  list with one cotangent (or None) an operand; a None in `cs` is zero
+    NOT_DIFFERENTIABLE for both when the result has no derivative
+
+    vmap       -- `vmap(size, axes, *operands, **params) -> (Array, axis)`; an operand's axis is
+                  None when it is not batched; with `multiple`, a list and a list of axes.
+                  An elementwise primitive may leave it out: it batches by aligning ranks
+
+    out        -- lower accepts `out=`
+    selects    -- passes exact zeros to operands not selected (where, maximum): see
+                  `masked_product`
+    multiple   -- several results
+    effect     -- communicates; has a param `group`, whose `queue` orders it
+    higher_order -- params hold IRs
+    split      -- higher-order: `split(trace, operands, params) -> (outs, linear)`: how a
+                  differentiating trace records it.  `outs` is the forward on detached operands;
+                  `linear` maps the operands' tangents to the outputs' (mode "jvp") or the outputs'
+                  cotangents to the operands' (mode "vjp"), None standing for zero; it is None
+                  when `outs` carry their derivative themselves
+    """
+
+    name: str
+    lower: Callable[..., Any]
+    shape_rule: Callable[..., Any]
+    kind: Kind
+    derivatives: tuple[Any, ...] | None = None
+    transpose: Callable[..., Any] | None = None
+    linear: Literal["joint", "each"] | None = None
+    linear_operands: tuple[int, ...] | None = None
+    jvp: Any = None
+    vjp: Any = None
+    vmap: Callable[..., Any] | None = None
+    out: bool = False
+    selects: bool = False
+    multiple: bool = False
+    effect: bool = False
+    higher_order: bool = False
+    split: Callable[..., Any] | None = None
+    _avals: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.name in TABLE:
+            raise ValueError(
+                f"a primitive named {self.name!r} exists already; names are unique: "
+                "prefix yours, as in 'mylib.softplus'"
+            )
+        if self.transpose is not None:
+            self.vjp = self.transpose
+            self.linear = self.linear or "joint"
+        TABLE[self.name] = self
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"Primitive({self.name!r})"
+
+    def infer(self, avals: tuple[Aval, ...], params: dict[str, Any]) -> Any:
+        """The output aval(s), cached; a bounded cache, since shapes can vary without end."""
+        if self.higher_order or self.effect:
+            return self.shape_rule(*avals, **params)  # IRs and groups as keys would be kept alive
+        key = (avals, tuple(params.items())) if params else avals
+        found = self._avals.get(key)
+        if found is None:
+            found = self.shape_rule(*avals, **params)
+            if len(self._avals) > 4096:
+                self._avals.clear()
+            self._avals[key] = found
+        return found
+
+    def bind(self, *arrays: Array, **params: Any) -> Any:
+        """Record `self(*arrays, **params)`: an Array, or a list of them with `multiple`."""
+        traces = context.traces
+        if traces:
+            return _bind_traced(self, arrays, params, traces)
+        nodes = tuple([a._node for a in arrays])
+        out = self.infer(tuple([n.aval for n in nodes]), params)
+        marks: Marks = None
+        for n in nodes:
+            if n.marks is not None:
+                marks = unite(marks, n.marks)
+        if self.multiple or self.effect or self.higher_order:
+            return _finish(self, nodes, params, out, marks, traces)
+        node = Node(self, nodes, params or NO_PARAMS, out, marks)
+        if not node.seq % 4099:
+            bound_pending(node)
+        return Array(node)
+
+
+def _bind_traced(
+    primitive: Primitive, arrays: tuple[Array, ...], params: dict[str, Any],
+    traces: tuple[Trace, ...],
+) -> Any:  # fmt: skip
+    innermost = traces[-1]
+    if primitive.split is not None and innermost.differentiates:
+        return _bind_split(primitive, arrays, params, innermost)
+    scope = context.scope
+    if scope is None:
+        nodes = tuple([a._node for a in arrays])
+    else:
+        nodes = tuple([adopt(scope, a) for a in arrays])
+    out = primitive.infer(tuple([n.aval for n in nodes]), params)
+    marks: Marks = None
+    for n in nodes:
+        if n.marks is not None:
+            marks = unite(marks, n.marks)
+    if scope is not None and (marks is None or scope not in marks):
+        marks = frozenset((scope,)) if marks is None else marks | {scope}
+    return _finish(primitive, nodes, params, out, marks, traces)
+
+
+def _finish(
+    primitive: Primitive, nodes: tuple[Node, ...], params: dict[str, Any], out: Any,
+    marks: Marks, traces: tuple[Trace, ...],
+) -> Any:  # fmt: skip
+    """Make the node(s) of an equation; log a communication where it belongs."""
+    effect = primitive.effect or (primitive.higher_order and has_effect(primitive, params))
+    if effect and traces:
+        # Activity is the same on every rank: a communication depends on every open trace.
+        marks = unite(marks, frozenset(traces))
+    if primitive.multiple:
+        node = Node(primitive, nodes, params or NO_PARAMS, tuple(out), marks)
+    else:
+        node = Node(primitive, nodes, params or NO_PARAMS, out, marks)
+    for trace in traces:
+        if trace.symbolic:
+            node.source = format_user_frame()
+            break
+    if effect:
+        log_effect(node, traces)
+    if primitive.multiple:
+        return [
+            Array(Node(PROJECTION, (node,), {"index": i}, o, marks)) for i, o in enumerate(out)
+        ]
+    return Array(node)
+
+
+def log_effect(node: Node, traces: tuple[Trace, ...]) -> None:
+    """Enter a communication in the logs of the open traces, up to the innermost symbolic one;
+    it joins the rank's queue when no open trace is symbolic, for then its operands are real."""
+    if context.observed is not None:
+        context.observed.append(node)
+    for trace in reversed(traces):
+        trace.effects.append(node)
+        if trace.symbolic:
+            return
+    queue = queue_of(node)
+    if queue is not None and not (node.marks and any(t.symbolic and t.open for t in node.marks)):
+        queue.append(node)
+
+
+def adopt(scope: Trace, array: Array) -> Node:
+    """The node to use for `array` inside `scope`: itself when it belongs there, else the
+    placeholder of a capture.  Literals, and constants made inside the scope, stay as they are."""
+    node = array._node
+    if node.marks is not None and scope in node.marks:
+        return node
+    if node.primitive is None and (node.seq > scope.start or is_literal(node)):
+        return node
+    key = id(array) if scope.by_handle else id(node)
+    found = scope.captures.get(key)
+    if found is None or found[1].aval is not node.aval:
+        # The array itself is kept (it makes its id unique); a plan reads it at every call.
+        source = array if scope.by_handle else Array(node)
+        found = scope.captures[key] = (source, placeholder(scope, node.aval, "a captured array"))
+    return found[1]
+
+
+def placeholder(trace: Trace, aval: Aval, name: str) -> Node:
+    """An input of a symbolic trace: it has no value."""
+    outer: Marks = None
+    if context.scope is not None and context.scope is not trace:
+        outer = frozenset((context.scope,))
+    return Node(PLACEHOLDER, (), {"name": name}, aval, unite(outer, frozenset((trace,))))
+
+
+def identity_input(trace: Trace, array: Array) -> Array:
+    """An input of a differentiating trace: an identity equation on the caller's array.  It has
+    that array's value, and outer transforms still see it."""
+    scope = context.scope
+    node = array._node if scope is None else adopt(scope, array)
+    marks = unite(node.marks, frozenset((trace,)))
+    return Array(Node(IDENTITY, (node,), NO_PARAMS, node.aval, marks, node.value))
+
+
+def detach(array: Array, trace: Trace) -> Array:
+    """The same value without `trace`'s mark; other traces still see it."""
+    node = array._node
+    if node.marks is None or trace not in node.marks:
+        return array
+    marks = frozenset(t for t in node.marks if t is not trace) or None
+    return Array(Node(IDENTITY, (node,), NO_PARAMS, node.aval, marks, node.value))
+
+
+def _bind_split(
+    primitive: Primitive, arrays: tuple[Array, ...], params: dict[str, Any], trace: Trace
+) -> Any:
+    """Record an equation that holds IRs under a differentiating trace.
+
+    It must not be a black box to that trace's walk: running the forward again to get at its
+    residuals would communicate and draw twice.  So the forward is recorded with its residuals,
+    detached from the trace, and a mark equation (the identity for everyone else) calls the
+    linear part in the trace's own walk.  Outer traces peel in turn."""
+    assert primitive.split is not None
+    with traces_set(tuple(t for t in context.traces if t is not trace)):
+        outs, linear = primitive.split(trace, arrays, params)
+    return outs if linear is None else mark(outs, arrays, trace, linear)
+
+
+def mark(
+    outs: list[Array], operands: tuple[Array, ...] | list[Array], trace: Trace, linear: Any
+) -> list[Array]:
+    """Tie `outs` to `operands` for `trace`'s walk, which will call `linear`.
+
+    The mark is logged as an effect of that trace alone: it is walked even when nothing asks for
+    it, because a forward without communication may have a backward with one."""
+    scope = context.scope
+    arrays = (*outs, *operands)
+    nodes = tuple([a._node if scope is None else adopt(scope, a) for a in arrays])
+    marks: Marks = frozenset((trace,))
+    for n in nodes:
+        marks = unite(marks, n.marks)
+    params = {"trace": trace, "linear": linear, "count": len(outs)}
+    node = Node(MARK, nodes, params, tuple([n.aval for n in nodes[: len(outs)]]), marks)
+    trace.effects.append(node)
+    return [
+        Array(Node(PROJECTION, (node,), {"index": i}, o._node.aval, marks))
+        for i, o in enumerate(outs)
+    ]
+
+
+def _no_shape_rule(*avals: Aval, **params: Any) -> Aval:
+    raise AssertionError("recorded directly, never bound")
+
+
+def _lower_placeholder(**params: Any) -> Any:
+    raise AssertionError("the evaluation walk reports placeholders before it gets here")
+
+
+# The four primitives of recording itself, which the walks treat as structure.
+PLACEHOLDER = Primitive("placeholder", _lower_placeholder, _no_shape_rule, "other",
+                        jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE)  # fmt: skip
+PROJECTION = Primitive("projection", lambda values, index: values[index], _no_shape_rule, "view",
+                       jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE)  # fmt: skip
+IDENTITY = Primitive("identity", lambda x: x, lambda x: x, "view", derivatives=(ONE,))
+MARK = Primitive("mark", lambda *values, count, **_: values[:count], _no_shape_rule, "view",
+                 multiple=True, jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE)  # fmt: skip
+
+RECORDING = frozenset((PLACEHOLDER, PROJECTION, IDENTITY, MARK))

@@ -1,0 +1,147 @@
+"""Recorded graph -> IR: how a scope is traced and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core.array import Array
+from nuvec.core.check import check_ir
+from nuvec.core.config import config
+from nuvec.core.errors import LeakedTracerError
+from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var
+from nuvec.core.node import LITERAL, Node, Trace, constant, is_literal, open_trace
+from nuvec.core.primitive import IDENTITY, MARK, PLACEHOLDER, PROJECTION, adopt, placeholder
+from nuvec.core.queue import CommunicationQueue, process_queue
+from nuvec.core.walk import Step, marked_graph
+
+
+def trace_ir(
+    function: Callable[..., Sequence[Array]],
+    avals: Sequence[Aval],
+    name: str,
+    names: Sequence[str] | None = None,
+    by_handle: bool = False,
+) -> tuple[IR, list[Any]]:
+    """Record `function` on placeholders and close it.
+
+    Returns the IR, whose first inputs are the captures, and where each capture is read from (an
+    Array, or RANDOM_SOURCE)."""
+    with open_trace("scope", name, by_handle) as trace:
+        inputs = [
+            placeholder(trace, a, names[i] if names else f"argument {i} of {name}")
+            for i, a in enumerate(avals)
+        ]
+        outputs = function(*[Array(n) for n in inputs])
+        return close(trace, inputs, outputs)
+
+
+def close(
+    trace: Trace, inputs: Sequence[Node], outputs: Sequence[Array]
+) -> tuple[IR, list[Any]]:
+    """The IR of what `trace`, still open, recorded from `inputs` to `outputs`."""
+    out_nodes = [adopt(trace, o) for o in outputs]
+    steps = marked_graph(trace, [*out_nodes, *trace.effects])
+    closer = _Closer(trace, inputs)
+    for step in steps:
+        closer.add(step)
+    atoms = tuple([closer.read(n) for n in out_nodes])
+    captures = list(trace.captures.values())
+    variables = [closer.variables[node] for _, node in captures]
+    ir = IR(
+        tuple([*variables, *(closer.variables[n] for n in inputs)]),  # type: ignore[arg-type]
+        tuple(closer.constants),
+        tuple(closer.eqns),
+        atoms,
+    )
+    if config.check_ir:
+        check_ir(ir)
+    return ir, [source for source, _ in captures]
+
+
+class _Closer:
+    """Turns nodes into variables and equations."""
+
+    def __init__(self, trace: Trace, inputs: Sequence[Node]) -> None:
+        self.trace = trace
+        self.variables: dict[Node, Atom] = {n: Var(n.aval, _hint(n)) for n in inputs}
+        for _, node in trace.captures.values():
+            self.variables[node] = Var(node.aval)
+        self.results: dict[Node, tuple[Any, ...]] = {}  # of equations with several
+        self.constants: list[tuple[Var, np.ndarray]] = []
+        self.eqns: list[Eqn] = []
+
+    def read(self, node: Node) -> Atom:
+        found = self.variables.get(node)
+        if found is not None:
+            return found
+        if is_literal(node):
+            atom: Atom = Literal(node.value, node.aval.weak)
+        elif node.primitive is None and node.seq > self.trace.start:
+            atom = Var(node.aval)
+            self.constants.append((atom, np.asarray(node.value)))
+        elif node.primitive is PLACEHOLDER and node.marks and self.trace in node.marks:
+            raise LeakedTracerError(
+                f"a value of {node.aval} from inside a transformed function ({node.params['name']})"
+                f" was stored and used in {self.trace.name} after that function had returned: "
+                "return it from the function instead"
+            )
+        else:  # an outer value that was not seen when it was used (from another thread)
+            inner = placeholder(self.trace, node.aval, "a captured array")
+            self.trace.captures[id(node)] = (Array(node), inner)
+            atom = self.variables[inner] = Var(node.aval)
+        self.variables[node] = atom
+        return atom
+
+    def add(self, step: Step) -> None:
+        node, inputs = step
+        primitive = node.primitive
+        if node in self.variables or primitive is PLACEHOLDER:
+            return
+        if primitive is IDENTITY:
+            self.variables[node] = self.read(inputs[0])
+        elif primitive is MARK:  # the identity for everyone but its own trace
+            self.results[node] = tuple([self.read(n) for n in inputs[: node.params["count"]]])
+        elif primitive is PROJECTION:
+            self.variables[node] = self.results[inputs[0]][node.params["index"]]
+        else:
+            atoms = tuple([self.read(n) for n in inputs])
+            if primitive.multiple:
+                outs = tuple([Var(a) for a in node.aval])
+                self.results[node] = outs
+            else:
+                outs = (Var(node.aval),)
+                self.variables[node] = outs[0]
+            self.eqns.append(Eqn(primitive, atoms, outs, node.params, node.source))
+
+
+def _hint(node: Node) -> str:
+    """A name for the printer from the placeholder's description, "argument 'x' of f"."""
+    name = node.params.get("name", "")
+    return name.split("'")[1] if name.count("'") >= 2 else ""
+
+
+def _literal_array(atom: Literal) -> Array:
+    return Array(Node(None, (), LITERAL, atom.aval, None, atom.value))
+
+
+def replay(ir: IR, arrays: Sequence[Array]) -> list[Array]:
+    """Record an IR's equations again, on other arrays: how passes are applied to an IR."""
+    environment: dict[Any, Array] = dict(zip(ir.inputs, arrays, strict=True))
+    for variable, value in ir.constants:
+        environment[variable] = Array(constant(value, variable.aval))
+    for eqn in ir.eqns:
+        inputs = [
+            environment[a] if type(a) is Var else _literal_array(a) for a in eqn.inputs
+        ]
+        out = eqn.primitive.bind(*inputs, **eqn.params)
+        if eqn.primitive.multiple:
+            environment.update(zip(eqn.outputs, out, strict=True))
+        else:
+            environment[eqn.outputs[0]] = out
+    return [environment[a] if type(a) is Var else _literal_array(a) for a in ir.outputs]
+
+
+__all__ = ["CommunicationQueue", "close", "process_queue", "replay", "trace_ir"]

@@ -1,0 +1,111 @@
+"""The user's line: which frame called nuvec, and tracebacks that end there.
+
+`user_frame` finds the line of the user's program that a recorded equation came from. `filtered`
+marks a public function: an exception that leaves it loses the frames inside nuvec, so that the
+traceback ends in the user's code (`config.traceback = "full"` keeps them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from nuvec.core.config import config
+
+__all__ = ["filtered", "format_user_frame", "strip", "strip_error", "user_frame"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+# Checks are the caller's side of nuvec: a failing one should show where it failed.
+_TESTING = os.path.join(_PACKAGE, "testing", "")
+# Standard library modules that call on behalf of somebody else.
+_GO_BETWEENS = frozenset({functools.__file__, contextlib.__file__, threading.__file__})
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_internal(filename: str) -> bool:
+    return filename.startswith(_PACKAGE) and not filename.startswith(_TESTING)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_skipped(filename: str) -> bool:
+    return filename in _GO_BETWEENS or _is_internal(filename)
+
+
+def user_frame() -> tuple[str, int, str] | None:
+    """File, line and function of the innermost frame outside nuvec; None if there is none.
+
+    `functools`, `contextlib` and `threading` count as inside: they call for somebody else.
+    """
+    frame = sys._getframe(1)
+    while _is_skipped(frame.f_code.co_filename):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+
+
+def format_user_frame() -> str | None:
+    """The user's frame as text, "file.py:12 (in f)"; None if there is none."""
+    found = user_frame()
+    if found is None:
+        return None
+    filename, line, function = found
+    return f"{os.path.basename(filename)}:{line} (in {function})"
+
+
+def strip(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without its frames inside nuvec; None when no other frame is in it."""
+    kept = []
+    while traceback is not None:
+        if not _is_internal(traceback.tb_frame.f_code.co_filename):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    stripped: TracebackType | None = None
+    for entry in reversed(kept):
+        stripped = TracebackType(stripped, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return stripped
+
+
+def strip_error(error: BaseException) -> None:
+    """Strip the traceback of an exception, and of those it was raised from or during, in place.
+
+    For an `except` block that goes on with a bare `raise`: that continues with the exception's
+    present traceback and, unlike `raise error`, does not add its own frame. Does nothing when
+    `config.traceback` is "full".
+    """
+    if config.traceback == "full":
+        return
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            current.__traceback__ = strip(current.__traceback__)
+            pending += [current.__cause__, current.__context__]
+
+
+def filtered(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a public function: its exceptions show no frames inside nuvec.
+
+    Frames of the user's own functions in between (a function given to a transform) stay.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            strip_error(error)
+            raise
+
+    return wrapper

@@ -1,0 +1,122 @@
+"""The launcher's ranks as processes: started with their share of the machine, ended for sure."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def available_cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def rank_environment(
+    rank: int,
+    size: int,
+    socket_directory: str,
+    secret: str,
+    job: str,
+    extra: Mapping[str, str],
+) -> dict[str, str]:
+    """The environment of one rank of a job on this host."""
+    environment = dict(os.environ)
+    # What an outer job or an earlier setting said about the job would contradict ours.
+    for name in ("NUVEC_HOSTFILE", "NUVEC_SECRET_FILE"):
+        environment.pop(name, None)
+    share = str(max(1, available_cores() // size))
+    for name in _THREAD_VARIABLES:
+        environment.setdefault(name, share)
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment.update(extra)
+    environment.update(
+        NUVEC_RANK=str(rank),
+        NUVEC_WORLD_SIZE=str(size),
+        NUVEC_SOCKET_DIR=socket_directory,
+        NUVEC_SECRET=secret,
+        NUVEC_JOB=job,
+    )
+    return environment
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """What a child runs before its program so that it does not outlive the launcher."""
+    if not sys.platform.startswith("linux"):
+        return None
+    # Loaded before the fork: the child should do as little as possible.
+    prctl = ctypes.CDLL(None).prctl
+    launcher = os.getpid()
+
+    def in_child() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != launcher:  # it died before the request was made
+            os._exit(1)
+
+    return in_child
+
+
+class RankProcess:
+    """One rank. Its process group holds whatever it starts, so that nothing is left behind."""
+
+    def __init__(
+        self,
+        rank: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        directory: str | None,
+    ) -> None:
+        self.rank = rank
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            process_group=0,
+            preexec_fn=_die_with_parent(),
+        )
+        self.exit_code: int | None = None
+        """As a shell has it: 128 + signal for a rank that was killed."""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def has_exited(self) -> bool:
+        """Look whether the rank has ended, without yet giving its number back to the system."""
+        if self.exit_code is None:
+            info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if info is not None:
+                by_signal = info.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+                self.exit_code = 128 + info.si_status if by_signal else info.si_status
+        return self.exit_code is not None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the rank and all it has started."""
+        # The process is reaped only in `end`, so the number cannot have been given to another.
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def end(self) -> None:
+        """Kill whatever is left of the rank, and reap it."""
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    pass

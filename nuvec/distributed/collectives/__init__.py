@@ -1,0 +1,1 @@
+"""The communications: each operation with all its rules, transpose pairs together."""

@@ -1,0 +1,124 @@
+"""`Communicator`: the interface between nuvec's collectives and a transport.
+
+A third party can bring a transport by implementing this class; `communicator_contract` is the
+test suite such an implementation has to pass.
+
+What every implementation promises
+----------------------------------
+*Messages.* Each operation takes a list of C-contiguous NumPy arrays, which together are one
+message, and returns a list of fresh arrays. The caller's arrays are neither modified nor aliased
+by the result, and may be reused as soon as the call returns.
+
+*Order.* All ranks of a group make the same sequence of collective calls. `send` and `recv` pair
+up in order per (source, destination). Each rank calls from one thread at a time; `abort` alone
+may be called from any thread.
+
+*Bits.* Each element of a reduction is the left fold in rank order, ``((x0 + x1) + x2) + ...``,
+accumulated in float32 for float16 and bfloat16 and rounded once, whatever the element's position
+and the message's size. (A transport may promise less, the same bits on every rank, and says so.)
+
+*Mismatches.* When ranks make different calls (operation, dtype, shape, root or number), the ranks
+concerned raise `MismatchError` naming both sides. Nothing hangs and no wrong value is delivered.
+
+*Failure.* A peer that dies, leaves or falls silent raises `PeerError` naming the rank. After an
+error the group is broken: every later call raises at once and quotes the first error.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Buffer", "Communicator", "ReduceOp", "Spec"]
+
+Buffer = NDArray[Any]
+ReduceOp = Literal["sum", "max", "min"]
+Spec = tuple[tuple[int, ...], np.dtype[Any]]
+"""What `recv` expects of one array: its shape and dtype."""
+
+
+class Communicator(ABC):
+    """One rank's end of a group of ranks, over one transport."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """This rank's number in the group, from 0."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many ranks the group has."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The transport's name, such as ``"mesh"``."""
+
+    @abstractmethod
+    def all_reduce(self, op: ReduceOp, arrays: Sequence[Buffer]) -> list[Buffer]:
+        """Fold every element over the ranks, in rank order; all ranks get the result.
+
+        NaN propagates in ``max`` and ``min``. Raises `TypeError` for the sum of booleans (use
+        ``max``, which is "any") and for the extremes of complex numbers.
+        """
+
+    @abstractmethod
+    def all_gather(self, arrays: Sequence[Buffer]) -> list[Buffer]:
+        """Concatenate along axis 0 in rank order: ``(n, ...)`` gives ``(size * n, ...)``.
+
+        An array of no dimensions gives a vector of `size` elements.
+        """
+
+    @abstractmethod
+    def sum_scatter(self, arrays: Sequence[Buffer]) -> list[Buffer]:
+        """This rank's slice along axis 0 of the sum: ``(size * n, ...)`` gives ``(n, ...)``.
+
+        Raises `ValueError` where axis 0 is not divisible by `size`.
+        """
+
+    @abstractmethod
+    def all_to_all(self, arrays: Sequence[Buffer]) -> list[Buffer]:
+        """Block `rank` of every rank's array, concatenated in rank order; shapes are kept.
+
+        Raises `ValueError` where axis 0 is not divisible by `size`.
+        """
+
+    @abstractmethod
+    def broadcast(self, arrays: Sequence[Buffer], root: int) -> list[Buffer]:
+        """The arrays of rank `root`. Elsewhere only the shapes and dtypes of `arrays` count."""
+
+    @abstractmethod
+    def send(self, arrays: Sequence[Buffer], dst: int) -> None:
+        """Send one message to rank `dst`, which may be this rank.
+
+        Never waits for `dst` to call `recv`: two ranks may send to each other first and receive
+        afterwards, whatever the size. It may wait for `dst` to make *some* call.
+        """
+
+    @abstractmethod
+    def recv(self, specs: Sequence[Spec], src: int) -> list[Buffer]:
+        """Receive the next message of rank `src`, whose arrays must be as `specs` says."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank of the group has called this."""
+
+    @abstractmethod
+    def split(self, color: int, key: int = -1) -> Communicator:
+        """Form a new group of the ranks that gave the same `color` (a collective call).
+
+        The new ranks are ordered by ``(key, old rank)``; a negative key stands for the old rank.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave in order: what was sent still arrives, peers that need this rank later raise."""
+
+    @abstractmethod
+    def abort(self, reason: str) -> None:
+        """Break the group: peers raise `PeerError` with `reason` instead of waiting for us."""

@@ -1,0 +1,270 @@
+"""Groups of ranks, and the default one.
+
+A `Group` pairs a communicator with the queue its communications enter. A process started by a
+launcher is one rank; a process started by hand is alone; under `run_local` every thread is a rank.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+from nuvec.core.array import eval as evaluate_trees
+from nuvec.core.config import config
+from nuvec.core.errors import ConfigurationError
+from nuvec.core.functions.stream import Stream, stream_set
+from nuvec.core.interpreter import flush
+from nuvec.core.queue import CommunicationQueue, process_queue
+from nuvec.distributed.collectives.barrier import barrier_p, in_symbolic_trace
+from nuvec.distributed.communicator import Communicator
+from nuvec.distributed.rendezvous import find_job, looked_for
+from nuvec.distributed.transports.local import local_world
+from nuvec.distributed.transports.mesh import mesh_communicator
+from nuvec.distributed.transports.single import SingleCommunicator
+
+__all__ = [
+    "Backend",
+    "Group",
+    "barrier",
+    "default_group",
+    "init",
+    "is_available",
+    "run_local",
+    "set_default_group",
+    "synchronize",
+]
+
+T = TypeVar("T")
+
+Backend = Literal["any", "mesh", "local"]
+_BACKENDS = ("any", "mesh", "local")
+
+
+class Group:
+    """Some ranks that communicate. Compares and hashes by identity; a copy is the same group."""
+
+    __slots__ = ("__weakref__", "communicator", "queue")
+
+    def __init__(self, communicator: Communicator, queue: CommunicationQueue) -> None:
+        self.communicator = communicator
+        self.queue = queue
+
+    def rank(self) -> int:
+        """This rank's number in the group, from 0."""
+        return self.communicator.rank
+
+    def size(self) -> int:
+        """How many ranks the group has."""
+        return self.communicator.size
+
+    def split(self, color: int, key: int = -1) -> Group:
+        """The group of the ranks that gave the same `color`; every rank of this group calls it.
+
+        Its ranks are ordered by `key`, then by their order here; a negative `key` keeps the order.
+        Runs at once, after the communications that are pending.
+        """
+        flush(self.queue)
+        return Group(self.communicator.split(color, key), self.queue)
+
+    def barrier(self) -> None:
+        """Run what is pending, then return when every rank of the group has called this.
+
+        Inside compile it is recorded, and runs in its place; under vmap it runs once.
+        """
+        if in_symbolic_trace():
+            barrier_p.bind(group=self)
+            return
+        flush(self.queue)
+        self.communicator.barrier()
+
+    def __copy__(self) -> Group:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Group:
+        return self
+
+    def __repr__(self) -> str:
+        return f"Group(rank={self.rank()}, size={self.size()}, transport={self.communicator.name})"
+
+
+class _Defaults(threading.local):
+    """The thread's own default group, which `run_local` sets."""
+
+    group: Group | None = None
+
+
+class _Process:
+    """The default group of the process, and the lock that makes it once."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.group: Group | None = None
+        self.joined: Group | None = None
+        """The group that `init` made; it stays when another one becomes the default."""
+
+
+_thread = _Defaults()
+_process = _Process()
+
+
+def init(strict: bool = False, backend: Backend = "any") -> Group:
+    """Join the job this process was started for, and make its group the default.
+
+    Called again it returns the same group. Without a launcher's variables it is the group of this
+    process alone, unless `strict` is true or a backend was asked for by name: then it raises
+    `ConfigurationError` and says what was looked for.
+    """
+    if backend not in _BACKENDS:
+        raise ConfigurationError(
+            f"unknown backend {backend!r}: one of {', '.join(map(repr, _BACKENDS))}"
+        )
+    if _thread.group is not None and backend in ("any", "local"):
+        return _thread.group
+    if backend == "local":
+        raise ConfigurationError(
+            "the local backend has its ranks in one process, as threads: "
+            "run_local(fn, size=2) calls fn(group) on each"
+        )
+    with _process.lock:
+        group = _process.joined
+        if group is None or (group.communicator.name == "self" and (strict or backend != "any")):
+            group = _join(strict, backend)
+            _process.joined = group
+            _process.group = group
+        return group
+
+
+def _join(strict: bool, backend: Backend) -> Group:
+    job = find_job(timeout=config.timeout)
+    if job is not None:
+        group = Group(mesh_communicator(job), process_queue())
+        atexit.register(_leave, group)
+        return group
+    if strict or backend != "any":
+        raise ConfigurationError(
+            "this process was not started as a rank of a job: looked for the environment "
+            f"variables {looked_for()}. Start it with `nuvec.launch -n 2 script.py`"
+        )
+    group = Group(SingleCommunicator(), process_queue())
+    atexit.register(_leave, group)
+    return group
+
+
+def _leave(group: Group) -> None:
+    """At exit: run what is pending, then leave in order. A failed rank says so to its peers."""
+    # Set when an exception ended the program (and by any mistake at an interactive prompt).
+    error = getattr(sys, "last_value", None)
+    if error is not None and not hasattr(sys, "ps1"):
+        group.communicator.abort(f"failed with {type(error).__name__}: {error}")
+        group.communicator.close()
+        return
+    try:
+        flush(group.queue)
+    except BaseException as failure:
+        # An exit function cannot change the exit code by raising, and this must not look like
+        # success: others rely on the messages that were not sent.
+        traceback.print_exc()
+        group.communicator.abort(f"failed at exit with {type(failure).__name__}: {failure}")
+        group.communicator.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    group.communicator.close()
+
+
+def is_available(backend: str = "any") -> bool:
+    """Whether this installation has the backend (not whether a job is configured for it)."""
+    return backend in _BACKENDS
+
+
+def default_group() -> Group:
+    """The group that communications use when they are given none."""
+    if _thread.group is not None:
+        return _thread.group
+    group = _process.group
+    return init() if group is None else group
+
+
+def set_default_group(group: Group | None) -> None:
+    """Make `group` the default: of this thread inside `run_local`, else of the process.
+
+    None outside `run_local` goes back to the group that `init` makes.
+    """
+    if _thread.group is not None:
+        if group is None:
+            raise ValueError("a rank of run_local always has a default group")
+        _thread.group = group
+        return
+    with _process.lock:
+        _process.group = _process.joined if group is None else group
+
+
+def barrier(group: Group | None = None) -> None:
+    """Return when every rank of the group has called this, after the communications pending.
+
+    >>> import nuvec as nv
+    >>> nv.distributed.barrier()
+    """
+    (default_group() if group is None else group).barrier()
+
+
+def synchronize(group: Group | None = None) -> None:
+    """Run every communication this rank has recorded and not run, over all its groups.
+
+    >>> import nuvec as nv
+    >>> nv.distributed.synchronize()
+    """
+    flush((default_group() if group is None else group).queue)
+
+
+def run_local(fn: Callable[[Group], T], size: int) -> list[T]:
+    """Call ``fn(group)`` on `size` ranks that are threads of this process.
+
+    The group is also each thread's default. Results are evaluated on their rank and returned in
+    rank order. When ranks fail, the error that happened first is raised, with the others' as notes.
+    """
+    communicators = local_world(size, config.timeout)
+    results: dict[int, T] = {}
+    failures: list[tuple[int, BaseException]] = []
+
+    def run(rank: int) -> None:
+        communicator = communicators[rank]
+        group = Group(communicator, CommunicationQueue())
+        _thread.group = group
+        try:
+            with stream_set(Stream()):  # ranks start alike, as separate processes do
+                result = fn(group)
+                evaluate_trees(result)
+                flush(group.queue)
+            results[rank] = result
+        except BaseException as error:
+            failures.append((rank, error))  # before the others can hear of it, so in order
+            communicator.abort(f"failed with {type(error).__name__}: {error}")
+        finally:
+            communicator.close()
+
+    threads = [
+        threading.Thread(target=run, args=(rank,), name=f"nuvec rank {rank}", daemon=True)
+        for rank in range(size)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        for communicator in communicators:
+            communicator.abort("run_local was interrupted")
+        raise
+    if failures:
+        rank, first = failures[0]
+        first.add_note(f"raised on rank {rank} of {size} (run_local)")
+        for other, error in failures[1:]:
+            first.add_note(f"rank {other} raised {type(error).__name__}: {error}")
+        raise first
+    return [results[rank] for rank in range(size)]

@@ -1,0 +1,1 @@
+"""Ways for the ranks of a group to reach each other."""

@@ -1,0 +1,322 @@
+"""The mesh transport: a socket for every pair of ranks.
+
+Every collective starts by one frame from each rank to each other that names the call, so ranks
+that make different calls find out at once, all of them. Small messages ride in that first frame and
+each rank folds all of them. Larger reductions are cut into segments; in each, every rank folds
+its own part of the segment, received from all, and sends the result to all. The next segment is on
+its way while one is folded, and a segment is small enough to be folded in cache. In both cases
+every element is folded in rank order.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core.errors import DistributedError
+from nuvec.distributed.communicator import Buffer, Communicator, Spec
+from nuvec.distributed.transports._call import Call, Op, mismatch
+from nuvec.distributed.transports._checked import CheckedCommunicator
+from nuvec.distributed.transports._link import Link, Receive
+from nuvec.distributed.transports._links import At, Links
+from nuvec.distributed.transports._reduce import fold
+from nuvec.distributed.transports._segments import Segment, cut
+from nuvec.distributed.transports._specs import as_bytes
+from nuvec.distributed.transports.connect import connect
+from nuvec.distributed.transports.job import Job
+from nuvec.distributed.transports.wire import Kind, pack_head
+
+__all__ = ["MeshCommunicator", "mesh_communicator"]
+
+SMALL = 1 << 16
+"""Up to this many bytes a reduction sends everything to everyone."""
+
+_REDUCTIONS = (Op.ALL_SUM, Op.ALL_MAX, Op.ALL_MIN)
+_Frame = tuple[Link, Receive]
+
+
+class MeshCommunicator(CheckedCommunicator):
+    """One rank's end of a mesh, or of a group split from it (which shares its sockets)."""
+
+    def __init__(self, links: Links, rank: int, members: Sequence[int], group: int) -> None:
+        super().__init__(rank, members, group)
+        self._links = links
+        self._me = self._members[rank]
+        self._peers = [
+            (index, links.links[member])
+            for index, member in enumerate(self._members)
+            if index != rank
+        ]
+        self._mail_to_self: dict[int, tuple[Call, list[Buffer]]] = {}
+        self._scratch: dict[tuple[int, int], Buffer] = {}
+        links.members[group] = self._members
+
+    @property
+    def name(self) -> str:
+        return "mesh"
+
+    def _check_usable(self) -> None:
+        self._links.check_usable()
+
+    def _subgroup(self, rank: int, members: Sequence[int], group: int) -> Communicator:
+        return MeshCommunicator(self._links, rank, members, group)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._group == 0:
+            self._links.close()
+
+    def abort(self, reason: str) -> None:
+        self._links.abort(reason)
+
+    # Collectives.
+
+    def _collective(self, call: Call, arrays: list[Buffer]) -> list[Buffer]:
+        at = At(self._me, call, self._group, self._members)
+        with self._links.lock:
+            try:
+                if call.op in _REDUCTIONS:
+                    if sum([array.nbytes for array in arrays]) <= SMALL:
+                        return self._reduce_small(at, arrays)
+                    return self._reduce_large(at, arrays)
+                if call.op is Op.SUM_SCATTER:
+                    return self._sum_scatter(at, arrays)
+                return self._move(at, arrays)
+            except BaseException as error:
+                raise self._links.failed(error, at) from None
+
+    def _reduce_small(self, at: At, arrays: list[Buffer]) -> list[Buffer]:
+        parts = [as_bytes(array) for array in arrays]
+        frames = [self._post(at, 0, link, None) for _, link in self._peers]
+        for _, link in self._peers:
+            self._push(at, 0, link, parts)
+        self._links.wait(frames, at, [link for _, link in self._peers])
+        payloads = [receive.payload for _, receive in frames]
+        results = []
+        offset = 0
+        for array in arrays:
+            values: list[Buffer] = [
+                np.ndarray(array.shape, array.dtype, payload, offset) for payload in payloads
+            ]
+            values.insert(self._rank, array)
+            out = np.empty_like(array)
+            fold(at.call.op, values, out)
+            results.append(out)
+            offset += array.nbytes
+        return results
+
+    def _reduce_large(self, at: At, arrays: list[Buffer]) -> list[Buffer]:
+        outs = [np.empty_like(array) for array in arrays]
+        flat_in = [array.reshape(-1) for array in arrays]
+        flat_out = [out.reshape(-1) for out in outs]
+        segments = cut(arrays, self.size)
+
+        def start(k: int) -> tuple[list[_Frame], list[_Frame]]:
+            # The results are asked for along with the parts, so that a faster peer's result never
+            # has to be kept aside.
+            parts = self._post_parts(at, 2 * k, segments[k])
+            results = [
+                self._post(at, 2 * k + 1, link, segments[k].views(flat_out, peer))
+                for peer, link in self._peers
+            ]
+            for peer, link in self._peers:
+                self._push(at, 2 * k, link, segments[k].views(flat_in, peer))
+            return parts, results
+
+        waiting: list[_Frame] = []
+        following = start(0)
+        for k, segment in enumerate(segments):
+            parts, results = following
+            if k + 1 < len(segments):
+                following = start(k + 1)
+            self._links.wait(parts, at)
+            self._fold_parts(at, k, segment, flat_in, flat_out)
+            mine = segment.views(flat_out, self._rank)
+            for _, link in self._peers:
+                self._push(at, 2 * k + 1, link, mine)
+            waiting = [frame for frame in waiting if not frame[1].done] + results
+        self._links.wait(waiting, at, [link for _, link in self._peers])
+        return outs
+
+    def _sum_scatter(self, at: At, arrays: list[Buffer]) -> list[Buffer]:
+        blocks = [array[: array.shape[0] // self.size] for array in arrays]
+        outs = [np.empty_like(block) for block in blocks]
+        flat_in = [array.reshape(-1) for array in arrays]
+        flat_out = [out.reshape(-1) for out in outs]
+        segments = cut(blocks, self.size, each_rank_has_all=True)
+
+        def start(k: int) -> list[_Frame]:
+            parts = self._post_parts(at, 2 * k, segments[k])
+            for peer, link in self._peers:
+                self._push(at, 2 * k, link, segments[k].views(flat_in, peer))
+            return parts
+
+        following = start(0)
+        for k, segment in enumerate(segments):
+            parts = following
+            if k + 1 < len(segments):
+                following = start(k + 1)
+            self._links.wait(parts, at)
+            self._fold_parts(at, k, segment, flat_in, flat_out)
+        self._links.wait([], at, [link for _, link in self._peers])
+        return outs
+
+    def _post_parts(self, at: At, step: int, segment: Segment) -> list[_Frame]:
+        """Ask for the peers' values of this rank's part of a segment, into scratch memory."""
+        parity = step // 2 % 2
+        frames = []
+        for peer, link in self._peers:
+            # Two buffers a peer, used in turn: one is folded while the other is filled.
+            scratch = self._scratch.get((peer, parity))
+            if scratch is None or scratch.nbytes < segment.scratch_bytes:
+                scratch = np.empty(segment.scratch_bytes, np.uint8)
+                self._scratch[peer, parity] = scratch
+            targets = segment.scratch_views(scratch, self._rank)
+            frames.append(self._post(at, step, link, targets))
+        return frames
+
+    def _fold_parts(
+        self, at: At, k: int, segment: Segment, sources: list[Buffer], outs: list[Buffer]
+    ) -> None:
+        """Fold this rank's part of a segment out of the scratch memory into `outs`."""
+        for piece in segment.parts[self._rank]:
+            source = sources[piece.array]
+            values: list[Buffer] = []
+            for peer in range(self.size):
+                if peer == self._rank:
+                    values.append(source[piece.start : piece.stop])
+                else:
+                    scratch = self._scratch[peer, k % 2]
+                    end = piece.scratch + (piece.stop - piece.start) * source.itemsize
+                    values.append(scratch[piece.scratch : end].view(source.dtype))
+            shift = segment.out_shift(piece, self._rank)
+            out = outs[piece.array][piece.start - shift : piece.stop - shift]
+            fold(at.call.op, values, out)
+
+    def _move(self, at: At, arrays: list[Buffer]) -> list[Buffer]:
+        """The collectives that only move data: gather, all-to-all, broadcast, barrier, split."""
+        op, root, size, rank = at.call.op, at.call.peer, self.size, self._rank
+        sent: list[list[Buffer]] = [arrays] * size
+        if op in (Op.ALL_GATHER, Op.SPLIT):
+            outs = [np.empty((size, *array.shape), array.dtype) for array in arrays]
+            received = [[out[peer] for out in outs] for peer in range(size)]
+            # out[peer] of a vector would be a scalar, not a view of it.
+            if any(array.ndim == 0 for array in arrays):
+                received = [[out[peer : peer + 1] for out in outs] for peer in range(size)]
+        elif op is Op.ALL_TO_ALL:
+            outs = [np.empty_like(array) for array in arrays]
+            received = [[_block(out, peer, size) for out in outs] for peer in range(size)]
+            sent = [[_block(array, peer, size) for array in arrays] for peer in range(size)]
+        else:
+            outs = [np.empty_like(array) for array in arrays]
+            received = [outs if peer == root else [] for peer in range(size)]
+            if rank != root:
+                sent = [[] for _ in range(size)]
+            else:
+                sent[rank] = arrays
+        frames = [
+            self._post(at, 0, link, [as_bytes(array) for array in received[peer]])
+            for peer, link in self._peers
+        ]
+        for peer, link in self._peers:
+            self._push(at, 0, link, [as_bytes(array) for array in sent[peer]])
+        for out, own in zip(received[rank], sent[rank], strict=True):
+            out[...] = own
+        self._links.wait(frames, at, [link for _, link in self._peers])
+        if op in (Op.ALL_GATHER, Op.SPLIT):
+            return [
+                out.reshape(size * array.shape[0], *array.shape[1:]) if array.ndim else out
+                for out, array in zip(outs, arrays, strict=True)
+            ]
+        return outs
+
+    # Point to point.
+
+    def _send(self, call: Call, arrays: list[Buffer]) -> None:
+        if call.peer == self._rank:
+            self._mail_to_self[call.seq] = (call, [array.copy() for array in arrays])
+            return
+        at = At(self._me, call, self._group, self._members)
+        link = self._links.links[self._members[call.peer]]
+        with self._links.lock:
+            try:
+                self._links.poll(0)
+                self._links.check_present(link, at)
+                self._push(at, 0, link, [as_bytes(array) for array in arrays])
+                self._links.wait([], at, [link])
+            except BaseException as error:
+                raise self._links.failed(error, at) from None
+
+    def _recv(self, call: Call, specs: list[Spec]) -> list[Buffer]:
+        at = At(self._me, call, self._group, self._members)
+        with self._links.lock:
+            try:
+                if call.peer == self._rank:
+                    return self._recv_from_self(at)
+                outs: list[Buffer] = [np.empty(shape, dtype) for shape, dtype in specs]
+                link = self._links.links[self._members[call.peer]]
+                frame = self._post(at, 0, link, [as_bytes(out) for out in outs])
+                self._links.wait([frame], at)
+                return outs
+            except BaseException as error:
+                raise self._links.failed(error, at) from None
+
+    def _recv_from_self(self, at: At) -> list[Buffer]:
+        if at.call.seq not in self._mail_to_self:
+            raise DistributedError(
+                f"rank {self._me} is at {at.text()}, and has sent itself no such message"
+            )
+        sent, arrays = self._mail_to_self.pop(at.call.seq)
+        if sent.specs != at.call.specs:
+            mine = sent.describe(self._members, self._group)
+            raise mismatch((self._me, at.text()), (self._me, mine))
+        return arrays
+
+    # Frames.
+
+    def _post(self, at: At, step: int, link: Link, targets: list[memoryview[Any]] | None) -> _Frame:
+        kind = Kind.COLLECTIVE if at.call.op < Op.SEND else Kind.POINT_TO_POINT
+        return link, link.post((kind, self._group, at.call.seq, step), at.call, targets)
+
+    def _push(self, at: At, step: int, link: Link, parts: list[memoryview[Any]]) -> None:
+        call = at.call
+        kind = Kind.COLLECTIVE if call.op < Op.SEND else Kind.POINT_TO_POINT
+        specs = call.specs if step == 0 else b""
+        length = sum(map(len, parts))
+        head = pack_head(kind, call.op, call.peer, step, self._group, call.seq, len(specs), length)
+        if length <= 4096:
+            link.push([b"".join([head, specs, *parts])])
+        else:
+            link.push([head, specs, *parts])
+
+
+def _block(array: Buffer, index: int, count: int) -> Buffer:
+    length = array.shape[0] // count
+    return array[index * length : (index + 1) * length]
+
+
+_open: weakref.WeakSet[Links] = weakref.WeakSet()
+
+
+@functools.cache
+def _close_in_forked_children() -> None:
+    def after_fork() -> None:
+        for links in list(_open):
+            links.close_in_child()
+
+    os.register_at_fork(after_in_child=after_fork)
+
+
+def mesh_communicator(job: Job) -> MeshCommunicator:
+    """Connect to every other rank of `job`; returns when all connections stand."""
+    sockets = connect(job)
+    links = {rank: Link(sock, peer) for rank, (sock, peer) in sockets.items()}
+    owner = Links(job.rank, links, job.timeout, job.warn_after)
+    _close_in_forked_children()
+    _open.add(owner)
+    return MeshCommunicator(owner, job.rank, range(len(job.addresses)), 0)

@@ -1,0 +1,5 @@
+"""Linear algebra."""
+
+from nuvec.core.functions.norm import norm
+
+__all__ = ["norm"]

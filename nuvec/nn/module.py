@@ -1,0 +1,445 @@
+"""Module: parameters and sub-modules in attributes, and the functions that work on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nuvec.core import dtypes, tree
+from nuvec.core.array import Array, from_numpy
+from nuvec.nn.structure import Structured
+
+__all__ = ["Module"]
+
+Self = TypeVar("Self", bound="Module")
+Filter = Callable[["Module", str, Any], bool]
+
+_CONTAINERS = (list, tuple, dict)
+
+
+class Module(Structured):
+    """The base class of layers and models.
+
+    Assign arrays, sub-modules, and lists, tuples and dicts of them to attributes in `__init__`,
+    and define `__call__`. Names, methods and parameter shapes follow MLX.
+
+    A module is a pytree. Its leaves are the arrays in its attributes, in the order of the sorted
+    attribute names, frozen ones and buffers included; all else (numbers, functions, groups, the
+    training flag, what is frozen) is structure, so `nv.value_and_grad(loss)(model, x)`,
+    `nv.tree.map(f, model)` and `nv.compile` take a model whole, and a compiled function retraces
+    when such an attribute changes. A transform works on a copy that it puts together without
+    calling `__init__`. Arrays found in two places are two leaves.
+
+    Attributes that start with an underscore are no parameters and no children, and NumPy arrays
+    are constants: make a parameter of one with `nv.array`.
+
+    >>> import nuvec as nv
+    >>> import nuvec.nn as nn
+    >>> class Scale(nn.Module):
+    ...     def __init__(self, size):
+    ...         super().__init__()
+    ...         self.factor = nv.ones(size)
+    ...
+    ...     def __call__(self, x):
+    ...         return x * self.factor
+    >>> model = Scale(3)
+    >>> model
+    Scale()  # 3 parameters
+    >>> grads = nv.grad(lambda model, x: model(x).sum())(model, nv.array([1.0, 2.0, 3.0]))
+    >>> grads.factor
+    array([1., 2., 3.], dtype=float32)
+    """
+
+    # Class-level defaults, so that a module works whether or not `super().__init__()` was called.
+    _training: bool = True
+    _no_grad: frozenset[str] = frozenset()
+
+    # Read by nv.value_and_grad: integer and boolean leaves of a module get None for a gradient.
+    integer_leaves_have_no_gradient = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__.")
+
+    # --- Attributes by name
+
+    def __getitem__(self, name: str) -> Any:
+        """`m["weight"]` is `m.weight`; KeyError when there is no such attribute."""
+        return vars(self)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in vars(self)
+
+    __iter__ = None  # without it, `for x in module` would try module[0]
+
+    # --- Selecting
+
+    @staticmethod
+    def valid_child_filter(module: Module, key: str, value: Any) -> bool:
+        """Whether an attribute may hold sub-modules: a filter for `filter_and_map`."""
+        return isinstance(value, (Module, *_CONTAINERS)) and not key.startswith("_")
+
+    @staticmethod
+    def valid_parameter_filter(module: Module, key: str, value: Any) -> bool:
+        """Whether an attribute may hold parameters: a filter for `filter_and_map`."""
+        return isinstance(value, (Array, Module, *_CONTAINERS)) and not key.startswith("_")
+
+    @staticmethod
+    def trainable_parameter_filter(module: Module, key: str, value: Any) -> bool:
+        """`valid_parameter_filter` without what is frozen."""
+        return Module.valid_parameter_filter(module, key, value) and key not in module._no_grad
+
+    def filter_and_map(
+        self,
+        filter_fn: Filter,
+        map_fn: Callable[[Any], Any] | None = None,
+        is_leaf_fn: Filter | None = None,
+    ) -> dict[str, Any]:
+        """Nested dicts and lists of what `filter_fn(module, key, value)` keeps, mapped.
+
+        The key of an item in a list or dict has the path to it appended: "weights.0".
+        `is_leaf_fn` says where to stop (else at everything but modules and containers). Items of
+        a list that are not kept leave `{}` in their place.
+        """
+        is_leaf = is_leaf_fn or _is_leaf
+
+        def visit(module: Module, key: str, value: Any) -> Any:
+            if is_leaf(module, key, value):
+                return value if map_fn is None else map_fn(value)
+            if isinstance(value, Module):
+                return fields(value)
+            if isinstance(value, dict):
+                paths = {name: f"{key}.{name}" for name in value}
+                return {
+                    name: visit(module, paths[name], item)
+                    for name, item in value.items()
+                    if filter_fn(module, paths[name], item)
+                }
+            if isinstance(value, list | tuple):
+                found = []
+                for i, item in enumerate(value):
+                    path = f"{key}.{i}"
+                    kept = filter_fn(module, path, item)
+                    found.append(visit(module, path, item) if kept else {})
+                return found if any(_is_kept(item) for item in found) else {}
+            raise TypeError(f"{key} of {type(module).__name__} is neither a leaf nor a container.")
+
+        def fields(module: Module) -> dict[str, Any]:
+            return {
+                name: visit(module, name, value)
+                for name, value in vars(module).items()
+                if filter_fn(module, name, value)
+                and (not isinstance(value, _CONTAINERS) or _holds(value))
+            }
+
+        return fields(self)
+
+    def parameters(self) -> dict[str, Any]:
+        """All arrays, frozen ones and buffers too, as nested dicts and lists.
+
+        >>> import nuvec.nn as nn
+        >>> nn.Sequential(nn.Linear(2, 3), nn.relu).parameters()["layers"][0]["weight"].shape
+        (3, 2)
+        """
+        return self.filter_and_map(self.valid_parameter_filter)
+
+    def trainable_parameters(self) -> dict[str, Any]:
+        """The arrays that are not frozen, as nested dicts and lists."""
+        return self.filter_and_map(self.trainable_parameter_filter)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Every array, those in underscore attributes too, as nested dicts and lists."""
+        return self.filter_and_map(
+            lambda module, key, value: isinstance(value, (Array, Module, *_CONTAINERS))
+            and key != "_filled"
+        )
+
+    def children(self) -> dict[str, Any]:
+        """The direct sub-modules by attribute; lists and dicts of them as such."""
+        found = self.filter_and_map(
+            self.valid_child_filter, is_leaf_fn=lambda module, key, value: _is_module(value)
+        )
+        return {name: value for name, value in found.items() if _any_module(value)}
+
+    def leaf_modules(self) -> dict[str, Any]:
+        """The sub-modules that have no sub-modules, as nested dicts and lists."""
+
+        def is_leaf(module: Module, key: str, value: Any) -> bool:
+            return isinstance(value, Module) and not value.children()
+
+        return self.filter_and_map(self.valid_child_filter, is_leaf_fn=is_leaf)
+
+    def named_modules(self) -> list[tuple[str, Module]]:
+        """This module, named "", and all modules below it with their dotted names, outer first.
+
+        >>> import nuvec.nn as nn
+        >>> [name for name, _ in nn.Sequential(nn.Linear(2, 3), nn.ReLU()).named_modules()]
+        ['', 'layers.0', 'layers.1']
+        """
+        found: list[tuple[str, Module]] = []
+
+        def visit(name: str, value: Any) -> None:
+            if isinstance(value, Module):
+                found.append((name, value))
+                items: Iterator[tuple[Any, Any]] = iter(value.children().items())
+            elif isinstance(value, dict):
+                items = iter(value.items())
+            elif isinstance(value, list):
+                items = iter(enumerate(value))
+            else:
+                return
+            for key, item in items:
+                visit(f"{name}.{key}" if name else str(key), item)
+
+        visit("", self)
+        return found
+
+    def modules(self) -> list[Module]:
+        """This module and all modules below it, outer first."""
+        return [module for _, module in self.named_modules()]
+
+    # --- Changing
+
+    def update(self: Self, parameters: Any, strict: bool = True) -> Self:
+        """Replace arrays by those of `parameters`; returns the module.
+
+        `parameters` is nested as `parameters()` returns it, or is a module of the same make. What
+        it does not mention, and what is None in it, stays. With `strict`, a name the module does
+        not have, or another kind of value in its place, is a ValueError.
+
+        >>> import nuvec as nv
+        >>> import nuvec.nn as nn
+        >>> layer = nn.Linear(2, 1).update({"bias": nv.zeros(1)})
+        >>> layer.bias
+        array([0.], dtype=float32)
+        """
+        _update_module(self, parameters, "", Array, strict)
+        return self
+
+    def update_modules(self: Self, modules: Mapping[str, Any], strict: bool = True) -> Self:
+        """Replace sub-modules by those of `modules`, nested as `children()` or `leaf_modules()`."""
+        _update_module(self, modules, "", Module, strict)
+        return self
+
+    def apply(
+        self: Self, map_fn: Callable[[Array], Array], filter_fn: Filter | None = None
+    ) -> Self:
+        """Replace every array, or those `filter_fn` keeps, by `map_fn` of it; returns the module.
+
+        >>> import nuvec.nn as nn
+        >>> nn.Linear(2, 1).apply(lambda x: x.astype("float16")).weight.dtype
+        dtype('float16')
+        """
+        return self.update(self.filter_and_map(filter_fn or self.valid_parameter_filter, map_fn))
+
+    def apply_to_modules(self: Self, apply_fn: Callable[[str, Module], Any]) -> Self:
+        """Call `apply_fn(name, module)` for this module and all below; returns the module."""
+        for name, module in self.named_modules():
+            apply_fn(name, module)
+        return self
+
+    def set_dtype(
+        self: Self, dtype: Any, predicate: Callable[[np.dtype[Any]], bool] = dtypes.is_floating
+    ) -> Self:
+        """Convert the arrays whose dtype `predicate` accepts (the floating ones)."""
+        dtype = dtypes.as_dtype(dtype)
+        return self.apply(lambda x: x.astype(dtype) if predicate(x.dtype) else x)
+
+    def train(self: Self, mode: bool = True) -> Self:
+        """Put this module and all below it into training mode, or, with False, out of it."""
+        for module in self.modules():
+            module._training = bool(mode)
+        return self
+
+    def eval(self: Self) -> Self:
+        """Put this module and all below it into evaluation mode: `train(False)`."""
+        return self.train(False)
+
+    @property
+    def training(self) -> bool:
+        """Whether the module is in training mode, as modules are at first."""
+        return self._training
+
+    def freeze(
+        self: Self,
+        *,
+        recurse: bool = True,
+        keys: str | list[str] | None = None,
+        strict: bool = False,
+    ) -> Self:
+        """Take parameters out of `trainable_parameters()`; returns the module.
+
+        keys -- the attributes to freeze; None freezes every array.
+        recurse -- also in the modules below.
+        strict -- raise KeyError when a module concerned has no such attribute.
+
+        Freezing concerns `nn.value_and_grad` and `trainable_parameters`. `nv.value_and_grad` of a
+        function of a module differentiates all its leaves.
+
+        >>> import nuvec.nn as nn
+        >>> layer = nn.Linear(2, 3).freeze(keys="bias")
+        >>> list(layer.trainable_parameters())
+        ['weight']
+        """
+
+        def freeze(module: Module) -> None:
+            names = _parameter_names(module) if keys is None else _known(module, keys, strict)
+            module._no_grad = module._no_grad | frozenset(names)
+
+        return self._each(freeze, recurse)
+
+    def unfreeze(
+        self: Self,
+        *,
+        recurse: bool = True,
+        keys: str | list[str] | None = None,
+        strict: bool = False,
+    ) -> Self:
+        """Undo `freeze`, for `keys` or, with None, for everything; returns the module."""
+
+        def unfreeze(module: Module) -> None:
+            thawed = module._no_grad if keys is None else frozenset(_known(module, keys, strict))
+            module._no_grad = module._no_grad - thawed
+
+        return self._each(unfreeze, recurse)
+
+    def _each(self: Self, change: Callable[[Module], None], recurse: bool) -> Self:
+        for module in self.modules() if recurse else [self]:
+            change(module)
+        return self
+
+    # --- Display
+
+    def _extra_repr(self) -> str:
+        """What a subclass shows between its parentheses: "input_dims=2, bias=True"."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__}({self._extra_repr()}"]
+        for name, child in _named_children(self):
+            lines += [f"  {line}" for line in f"({name}): {child!r}".split("\n")]
+        closed = "\n".join(lines) + (")" if len(lines) == 1 else "\n)")
+        total, trainable = _count(self.parameters()), _count(self.trainable_parameters())
+        if not total:
+            return closed
+        note = f"{total:,} parameter{'s' * (total != 1)}"
+        if trainable != total:
+            note += f", {trainable:,} trainable" if trainable else ", frozen"
+        return f"{closed}  # {note}"
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, Module)
+
+
+def _is_leaf(module: Module, key: str, value: Any) -> bool:
+    return not isinstance(value, (Module, *_CONTAINERS))
+
+
+def _holds(value: Any) -> bool:
+    """Whether an attribute has something of a module in it; a list of numbers has not."""
+    if isinstance(value, dict):
+        return any(map(_holds, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_holds, value))
+    return isinstance(value, Array | Module)
+
+
+def _is_kept(item: Any) -> bool:
+    return not (isinstance(item, dict) and not item)
+
+
+def _any_module(value: Any) -> bool:
+    return any(map(_is_module, tree.leaves(value, is_leaf=_is_module)))
+
+
+def _named_children(module: Module) -> list[tuple[str, Module]]:
+    return [
+        (".".join(str(getattr(key, "key", getattr(key, "index", key))) for key in path), child)
+        for path, child in tree.flatten_with_path(module.children(), is_leaf=_is_module)[0]
+    ]
+
+
+def _count(parameters: Any) -> int:
+    return sum(leaf.size for leaf in tree.leaves(parameters) if isinstance(leaf, Array))
+
+
+def _parameter_names(module: Module) -> list[str]:
+    """The module's own arrays: names of attributes, with a path inside of containers."""
+    names: list[str] = []
+
+    def keep(owner: Module, key: str, value: Any) -> bool:
+        if isinstance(value, Array) and not key.startswith("_"):
+            names.append(key)
+        return isinstance(value, _CONTAINERS) and not key.startswith("_")
+
+    module.filter_and_map(keep)
+    return names
+
+
+def _known(module: Module, keys: str | list[str], strict: bool) -> list[str]:
+    wanted = [keys] if isinstance(keys, str) else list(keys)
+    if strict:
+        for key in wanted:
+            if key.split(".")[0] not in module:
+                raise KeyError(f"{type(module).__name__} has no attribute {key!r} to (un)freeze.")
+    return wanted
+
+
+# --- Writing a nested dict into a module
+
+
+def _update_module(module: Module, new: Any, where: str, kind: type, strict: bool) -> None:
+    if isinstance(new, Module):
+        new = new.parameters()
+    if not isinstance(new, Mapping):
+        raise TypeError(f"update takes nested dicts, got {type(new).__name__} at {where or 'top'}.")
+    for name, value in new.items():
+        path = f"{where}.{name}" if where else str(name)
+        if name in vars(module):
+            setattr(module, name, _updated(vars(module)[name], value, path, kind, strict))
+        elif strict and _is_kept(value) and value is not None:
+            raise ValueError(f"{type(module).__name__} has no {path!r} to update.")
+
+
+def _updated(old: Any, new: Any, path: str, kind: type, strict: bool) -> Any:
+    """What takes the place of `old`: itself where it is changed in place."""
+    if new is None or not _is_kept(new):
+        return old
+    if kind is Array and isinstance(new, np.ndarray | np.generic):
+        new = from_numpy(new)
+    if isinstance(new, kind) and isinstance(old, kind):
+        return new
+    if isinstance(old, Module) and isinstance(new, Mapping | Module):
+        _update_module(old, new, path, kind, strict)
+        return old
+    if isinstance(old, dict) and isinstance(new, Mapping):
+        unknown = [key for key in new if key not in old]
+        if unknown and strict:
+            raise ValueError(f"{path!r} has no keys {unknown} to update.")
+        for key in new:
+            if key in old:
+                old[key] = _updated(old[key], new[key], f"{path}.{key}", kind, strict)
+        return old
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        if len(new) > len(old) and strict:
+            raise ValueError(f"{path!r} has {len(old)} items, and the update has {len(new)}.")
+        items = [
+            _updated(item, new[i], f"{path}.{i}", kind, strict) if i < len(new) else item
+            for i, item in enumerate(old)
+        ]
+        if isinstance(old, list):
+            old[:] = items
+            return old
+        return type(old)(*items) if hasattr(old, "_fields") else tuple(items)
+    if strict:
+        raise ValueError(
+            f"{path!r} is a {type(old).__name__} and cannot be updated with a "
+            f"{type(new).__name__}; pass the structure of parameters()."
+        )
+    return old

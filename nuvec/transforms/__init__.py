@@ -1,0 +1,1 @@
+"""Passes over the IR: differentiation, batching, custom rules, control flow, compilation."""

@@ -1,0 +1,120 @@
+"""What cond and scan share: tracing Python bodies into IRs with common captures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nuvec.core import dtypes, tree
+from nuvec.core.array import Array, operand
+from nuvec.core.errors import DtypeError, ShapeError, TreeError
+from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
+from nuvec.core.ir import IR, Aval, Var, aval
+from nuvec.core.node import Trace
+from nuvec.core.ops.build import convert_dtype
+from nuvec.core.recording import replay, trace_ir
+
+KEY_AVAL = aval((2,), dtypes.uint64)
+
+
+class Body:
+    """A Python function of trees, traced: its IR (captures first), what it captures, and the
+    structure of its output."""
+
+    def __init__(
+        self, f: Callable[..., Any], structure: Any, avals: Sequence[Aval], name: str
+    ) -> None:
+        self.name = name
+
+        def function(*inputs: Array) -> list[Array]:
+            leaves, self.structure = tree.flatten(f(*tree.unflatten(structure, inputs)))
+            return [operand(o, f"an output of {name}") for o in leaves]
+
+        paths, _ = tree.flatten_with_path(tree.unflatten(structure, list(range(len(avals)))))
+        labels = [f"argument{tree.keystr(p)} of {name}" for p, _ in paths]
+        self.ir, self.captures = trace_ir(function, avals, name, labels)
+
+    @property
+    def out_avals(self) -> tuple[Aval, ...]:
+        return self.ir.out_avals
+
+
+def share_captures(bodies: Sequence[Body]) -> tuple[list[IR], list[Any]]:
+    """The bodies' IRs with one common list of captures before the arguments, and that list."""
+    sources: dict[int, Any] = {}
+    for body in bodies:
+        for s in body.captures:
+            sources.setdefault(_key(s), s)
+    irs = []
+    for body in bodies:
+        ir, count = body.ir, len(body.captures)
+        own = dict(zip([_key(s) for s in body.captures], ir.inputs[:count], strict=True))
+        first = [own[k] if k in own else Var(_aval(s)) for k, s in sources.items()]
+        irs.append(IR((*first, *ir.inputs[count:]), ir.constants, ir.eqns, ir.outputs))
+    return irs, list(sources.values())
+
+
+def _key(source: Any) -> int:
+    return id(source) if source is RANDOM_SOURCE else id(source._node)
+
+
+def _aval(source: Any) -> Aval:
+    return KEY_AVAL if source is RANDOM_SOURCE else source._node.aval
+
+
+def read_captures(sources: Sequence[Any]) -> list[Array]:
+    return [next_key() if s is RANDOM_SOURCE else s for s in sources]
+
+
+def strengthen(ir: IR, expected: Sequence[Aval]) -> IR:
+    """The IR with its outputs in the given dtypes: only weak ones (from Python scalars) differ."""
+    if all(a is b for a, b in zip(ir.out_avals, expected, strict=True)):
+        return ir
+
+    def function(*inputs: Array) -> list[Array]:
+        return [
+            o if o.aval is a else convert_dtype.bind(o, dtype=a.dtype)
+            for o, a in zip(replay(ir, inputs), expected, strict=True)
+        ]
+
+    converted, captures = trace_ir(function, ir.in_avals, "conversion of outputs")
+    assert not captures
+    return converted
+
+
+def common_avals(
+    what: str, first: Sequence[Aval], second: Sequence[Aval], structure: Any, labels: tuple[str, str]
+) -> list[Aval]:
+    """The strong avals two bodies (or a carry and its next value) agree on; weak ones yield."""
+    paths, _ = tree.flatten_with_path(tree.unflatten(structure, list(range(len(first)))))
+    found = []
+    for (path, _), a, b in zip(paths, first, second, strict=True):
+        where = f"{what}: output{tree.keystr(path)}"
+        if a.shape != b.shape:
+            raise ShapeError(
+                f"{where} has shape {a.shape} in {labels[0]} and {b.shape} in {labels[1]}; they "
+                "must be equal"
+            )
+        dtype = a.dtype
+        if a.dtype != b.dtype:
+            if not (a.weak or b.weak):
+                raise DtypeError(
+                    f"{where} is {a} in {labels[0]} and {b} in {labels[1]}; convert one with "
+                    ".astype"
+                )
+            dtype, _ = dtypes.promote((a.dtype, a.weak), (b.dtype, b.weak))
+        found.append(aval(a.shape, dtype, a.weak and b.weak))
+    return found
+
+
+def same_structure(what: str, first: Any, second: Any, labels: tuple[str, str]) -> None:
+    if first != second:
+        raise TreeError(
+            f"{what}: {labels[0]} has structure {first} and {labels[1]} {second}; they must be the "
+            "same"
+        )
+
+
+def marked(array: Array, trace: Trace) -> bool:
+    marks = array._node.marks
+    return marks is not None and trace in marks

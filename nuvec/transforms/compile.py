@@ -1,0 +1,288 @@
+"""compile: trace a function once per signature, lower it to a NumPy program, keep it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nuvec.core import tree
+from nuvec.core.array import Array, eval, operand
+from nuvec.core.config import config
+from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
+from nuvec.core.interpreter import flush, queue_of
+from nuvec.core.ir import IR, Aval
+from nuvec.core.lower import Plan, lower
+from nuvec.core.node import Node, constant, context
+from nuvec.core.recording import trace_ir
+from nuvec.core.traceback import filtered
+from nuvec.transforms.call import call_p
+from nuvec.transforms.grad import name_of
+from nuvec.transforms.ir_tools import label_leaves
+
+CACHE_SIZE = 128  # programs a compiled function keeps; the least recently used goes first
+
+
+@dataclass
+class _Entry:
+    """One traced signature: its IR, where its captures are read from, its output's structure."""
+
+    ir: IR
+    captures: list[Any]
+    structure: Any
+    plan: Plan | None = None
+
+    def captured(self) -> list[Array]:
+        return [next_key() if c is RANDOM_SOURCE else c for c in self.captures]
+
+    def fits(self) -> bool:
+        """Captured arrays may have been rebound to another shape or dtype."""
+        return all(
+            c is RANDOM_SOURCE or c._node.aval is v.aval
+            for c, v in zip(self.captures, self.ir.inputs, strict=False)
+        )
+
+
+class Lowered(NamedTuple):
+    """What a compiled function runs for one signature.
+
+    ir     -- the recorded program; captured arrays are its first inputs
+    plan   -- the lowered program
+    """
+
+    ir: IR
+    plan: Plan
+
+    @property
+    def source(self) -> str:
+        """The NumPy program that runs."""
+        return self.plan.source
+
+    @property
+    def memory(self) -> Any:
+        """Predicted memory."""
+        return self.plan.memory
+
+    def cost(self) -> Any:
+        """Estimated floating-point operations and bytes moved."""
+        return self.plan.cost()
+
+
+class Compiled:
+    """A compiled function; what `compile` returns."""
+
+    def __init__(
+        self, f: Callable[..., Any], static_argnums: tuple[int, ...], static_argnames: frozenset[str]
+    ) -> None:
+        functools.update_wrapper(self, f)
+        self._f = f
+        self._static_argnums = static_argnums
+        self._static_argnames = static_argnames
+        self._cache: OrderedDict[Any, _Entry] = OrderedDict()
+        self._signature = _signature(f)
+
+    def __repr__(self) -> str:
+        return f"<compiled {name_of(self._f)}, {len(self._cache)} signature(s)>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    @filtered
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if config.disable_compile:
+            return self._f(*args, **kwargs)
+        entry, arrays = self._entry(args, kwargs)
+        operands = [*entry.captured(), *arrays]
+        name = name_of(self._f)
+        if context.traces or any(a._node.marks is not None for a in operands):
+            outs = call_p.bind(*operands, ir=entry.ir, name=name)
+        else:
+            outs = self._run(entry, operands)
+        return tree.unflatten(entry.structure, outs)
+
+    def _run(self, entry: _Entry, operands: list[Array]) -> list[Array]:
+        """Run at once, after the communications queued before."""
+        if entry.ir.effect:
+            queue = queue_of(Node(call_p, (), {"ir": entry.ir}, None))
+            if queue is not None:
+                flush(queue)
+        eval(operands)
+        if entry.plan is None:
+            entry.plan = lower(entry.ir)
+        values = [np.asarray(a._node.value) for a in operands]
+        with np.errstate(all="ignore"):
+            results = entry.plan.run(*values)
+        return [
+            Array(constant(v, a)) for v, a in zip(results, entry.ir.out_avals, strict=True)
+        ]
+
+    def _entry(self, args: Any, kwargs: Any) -> tuple[_Entry, list[Array]]:
+        """The traced program for these arguments, and their arrays."""
+        static, args, kwargs = self._split_static(args, kwargs)
+        leaves, structure = tree.flatten((args, kwargs))
+        arrays = [
+            leaf if type(leaf) is Array else operand(leaf, f"an argument of {name_of(self._f)}")
+            for leaf in leaves
+        ]
+        avals = tuple([a._node.aval for a in arrays])
+        key = (structure, avals, static, config.check_ir)
+        try:
+            entry = self._cache.get(key)
+        except TypeError as error:
+            raise TypeError(
+                f"compile of {name_of(self._f)}: static arguments must be hashable: {error}"
+            ) from None
+        if entry is None or not entry.fits():
+            entry = self._trace(args, kwargs, static, structure, avals)
+            self._cache[key] = entry
+            if len(self._cache) > CACHE_SIZE:
+                self._cache.popitem(last=False)
+        else:
+            self._cache.move_to_end(key)
+        return entry, arrays
+
+    def _split_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """(static values by name, args with them replaced by None, kwargs without them)."""
+        if not self._static_argnums and not self._static_argnames:
+            return (), args, kwargs
+        names = list(self._signature.parameters) if self._signature else []
+        numbers = {n % len(args) if -len(args) <= n < len(args) else n
+                   for n in self._static_argnums}  # fmt: skip
+        numbers |= {names.index(k) for k in self._static_argnames if k in names}
+        by_name = {names[n] for n in numbers if n < len(names)} | self._static_argnames
+        static = tuple((n, args[n]) for n in sorted(numbers) if n < len(args))
+        static += tuple((k, v) for k, v in sorted(kwargs.items()) if k in by_name)
+        # A type beside the value: 1, 1.0 and True are equal and not the same.
+        static = tuple((k, type(v), v) for k, v in static)
+        rest = tuple(None if i in numbers else a for i, a in enumerate(args))
+        return static, rest, {k: v for k, v in kwargs.items() if k not in by_name}
+
+    def _trace(
+        self, args: Any, kwargs: Any, static: Any, structure: Any, avals: tuple[Aval, ...]
+    ) -> _Entry:
+        name = name_of(self._f)
+        paths, _ = tree.flatten_with_path((args, kwargs))
+        labels = _labels(self._f, args, kwargs)
+        out_structure: list[Any] = []
+
+        def function(*inputs: Array) -> list[Array]:
+            a, k = tree.unflatten(structure, inputs)
+            a = list(a)
+            for place, _, value in static:
+                if isinstance(place, int):
+                    a[place] = value
+                else:
+                    k[place] = value
+            leaves, s = tree.flatten(self._f(*a, **k))
+            out_structure.append(s)
+            return [operand(o, f"an output of {name}") for o in leaves]
+
+        ir, captures = trace_ir(
+            function, avals, f"compile of {name}", label_leaves(paths, labels, name), by_handle=True
+        )
+        return _Entry(ir, captures, out_structure[0])
+
+    @filtered
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The program for these arguments: `.ir`, `.source`, `.memory`, `.cost()`."""
+        entry, _ = self._entry(args, kwargs)
+        return Lowered(entry.ir, lower(entry.ir))
+
+    @filtered
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Say which arrays are captured, and whether a call with these arguments would trace."""
+        static, rest, named = self._split_static(args, kwargs)
+        leaves, structure = tree.flatten((rest, named))
+        avals = tuple([operand(x)._node.aval for x in leaves])
+        lines = []
+        for (s, a, st, _), entry in self._cache.items():
+            if (s, a, st) == (structure, avals, static):
+                if entry.fits():
+                    lines.append("runs from the cache")
+                    captured = [c for c in entry.captures if c is not RANDOM_SOURCE]
+                    lines.append(
+                        f"captures {len(captured)} array(s): "
+                        + ", ".join(str(c._node.aval) for c in captured)
+                        if captured else "captures no arrays"
+                    )  # fmt: skip
+                    if RANDOM_SOURCE in entry.captures:
+                        lines.append("draws from the default random stream")
+                    return "\n".join(lines)
+                lines.append("traces: a captured array has another shape or dtype")
+                return "\n".join(lines)
+        if not self._cache:
+            return "traces: nothing is cached yet"
+        s, a, st, _ = next(reversed(self._cache))
+        if s != structure:
+            lines.append(f"traces: the arguments have structure {structure}, last time {s}")
+        elif st != static:
+            lines.append(f"traces: static arguments are {static}, last time {st}")
+        else:
+            differ = [
+                f"leaf {i} is {now}, last time {was}"
+                for i, (now, was) in enumerate(zip(avals, a, strict=True))
+                if now is not was
+            ]
+            lines.append("traces: " + "; ".join(differ))
+        return "\n".join(lines)
+
+    def clear_cache(self) -> None:
+        """Forget every traced signature."""
+        self._cache.clear()
+
+
+def _signature(f: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(f)
+    except (TypeError, ValueError):
+        return None
+
+
+def _labels(f: Any, args: Any, kwargs: Any) -> list[str]:
+    signature = _signature(f)
+    if signature is not None:
+        names = [
+            k for k, p in signature.parameters.items()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]  # fmt: skip
+        return [*names, *(f"args[{i}]" for i in range(len(args)))][: max(len(args), len(names))]
+    return [f"argument {i}" for i in range(len(args))]
+
+
+@filtered
+def compile(
+    f: Callable[..., Any] | None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+) -> Any:
+    """`f`, traced once per signature and run as a NumPy program.
+
+    The signature is the arguments' tree structure, shapes, dtypes and static values; Python
+    scalars are weak inputs, so a new value does not trace again.  Arrays `f` captures are read
+    through their handle at every call.  Inside `f`, `if` on a traced value raises
+    ConcretizationError: use nv.where, nv.cond, or make the argument static.
+
+    static_argnums, static_argnames -- arguments that are part of the signature (hashable)
+
+    `lower(*args)` shows the program, `explain(*args)` says why a call would trace again.
+
+    >>> import nuvec as nv
+    >>> step = nv.compile(lambda x: nv.sin(x) * 2)
+    >>> step(nv.zeros(2))
+    array([0., 0.], dtype=float32)
+    """
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    if f is None:
+        return functools.partial(compile, static_argnums=numbers, static_argnames=names)
+    if not callable(f):
+        raise TypeError(f"compile takes a function, got {type(f).__name__}")
+    return Compiled(f, numbers, frozenset(names))
+
+

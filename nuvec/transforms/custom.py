@@ -1,0 +1,253 @@
+"""custom_vjp: a function with a reverse-mode rule of its own.
+
+Who owns the rule is decided by the innermost open trace when the function is called.  A
+differentiating trace gets the forward recorded at once and a mark that calls the backward in its
+walk; a symbolic one (vmap, compile, control flow) gets an equation that carries function, forward
+and backward as closed IRs, which does the same when it is differentiated later.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nuvec.core import dtypes, tree
+from nuvec.core.array import Array, operand
+from nuvec.core.errors import DtypeError, NuvecError, ShapeError, TreeError
+from nuvec.core.ir import Aval
+from nuvec.core.node import Trace, context, traces_set
+from nuvec.core.ops.differentiation import zeros_of
+from nuvec.core.primitive import detach, mark
+from nuvec.core.traceback import filtered
+from nuvec.transforms.grad import name_of
+from nuvec.transforms.rule_record import Building, record_rule, refuse_reverse_over
+from nuvec.transforms.vmap import bind_arguments
+
+
+class custom_vjp:
+    """A function whose reverse-mode derivative is given by `defvjp(fwd, bwd)`.
+
+    `fwd(*args) -> (out, residuals)`; `bwd(*nondiff, residuals, cotangent) -> tuple` with one
+    cotangent (or None) for each differentiable argument.  Arguments may be any trees; those at
+    `nondiff_argnums` are passed to `bwd` first and need not be arrays.  `defjvp(rule)` adds a
+    forward-mode rule, `rule(primals, tangents) -> (out, tangent_out)`; without it, forward mode
+    differentiates the function itself.
+
+    >>> import nuvec as nv
+    >>> @nv.custom_vjp
+    ... def clipped(x):
+    ...     return x
+    >>> clipped.defvjp(lambda x: (x, None), lambda _, c: (nv.clip(c, -1, 1),))
+    >>> nv.grad(lambda x: 5 * clipped(x))(2.0)
+    array(1., dtype=float32)
+    """
+
+    def __init__(
+        self, fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = ()
+    ) -> None:
+        if not callable(fun):
+            raise TypeError(f"custom_vjp takes a function, got {type(fun).__name__}")
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        self.nondiff = (
+            (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        )
+        self.fwd: Callable[..., Any] | None = None
+        self.bwd: Callable[..., Any] | None = None
+        self.jvp: Callable[..., Any] | None = None
+        self._building: list[Building] = []  # calls whose IRs are being traced, innermost last
+
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
+        """Give the forward (which returns residuals too) and the backward."""
+        self.fwd, self.bwd = fwd, bwd
+
+    def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a forward-mode rule."""
+        self.jvp = jvp
+        return jvp
+
+    def __repr__(self) -> str:
+        return f"<custom_vjp {name_of(self.fun)}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    @filtered
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.fwd is None or self.bwd is None:
+            raise NuvecError(
+                f"custom_vjp {name_of(self.fun)} has no rule yet: call "
+                f"{name_of(self.fun)}.defvjp(fwd, bwd) before using it"
+            )
+        args, kwargs, _ = bind_arguments(self.fun, args, kwargs)
+        if kwargs:
+            raise TypeError(
+                f"custom_vjp {name_of(self.fun)}: keyword-only arguments {sorted(kwargs)} cannot be "
+                "passed to fwd and bwd; make them positional"
+            )
+        if not context.traces:
+            return self.fun(*args)
+        call = Call(self, args)
+        innermost = context.traces[-1]
+        if innermost.symbolic:
+            outs = record_rule(call, self._building)
+            return tree.unflatten(call.out_structure, outs)
+        return _record_native(call, innermost)
+
+
+class Call:
+    """One call's arguments, taken apart: the differentiable ones are a tree of arrays."""
+
+    def __init__(self, rule: custom_vjp, args: tuple[Any, ...]) -> None:
+        self.rule = rule
+        self.name = name_of(rule.fun)
+        count = len(args)
+        for n in rule.nondiff:
+            if not -count <= n < count:
+                raise TypeError(f"custom_vjp {self.name}: nondiff_argnums={n} of {count} arguments")
+        fixed = {n % count for n in rule.nondiff}
+        self.fixed = {i: args[i] for i in sorted(fixed)}
+        self.positions = [i for i in range(count) if i not in fixed]
+        moving = tuple(args[i] for i in self.positions)
+        paths, self.structure = tree.flatten_with_path(moving)
+        self.arrays = [
+            operand(leaf, f"custom_vjp {self.name}: argument{tree.keystr(p)}") for p, leaf in paths
+        ]
+        self.avals = [a.aval for a in self.arrays]
+        self.out_structure: Any = None
+        self.residual_structure: Any = None
+
+    def arguments(self, arrays: Sequence[Array]) -> list[Any]:
+        moving = iter(tree.unflatten(self.structure, list(arrays)))
+        count = len(self.positions) + len(self.fixed)
+        return [self.fixed[i] if i in self.fixed else next(moving) for i in range(count)]
+
+    def fun(self, *arrays: Array) -> list[Array]:
+        return self._flat(self.rule.fun(*self.arguments(arrays)), "the function")
+
+    def _flat(self, result: Any, what: str) -> list[Array]:
+        leaves, structure = tree.flatten(result)
+        if self.out_structure is not None and structure != self.out_structure:
+            raise TreeError(
+                f"custom_vjp {self.name}: {what} returns {structure}, and the function "
+                f"{self.out_structure}; fwd must return (the function's output, residuals)"
+            )
+        self.out_structure = structure
+        return [operand(leaf, f"an output of {self.name}") for leaf in leaves]
+
+    def fwd(self, *arrays: Array) -> tuple[list[Array], list[Array]]:
+        """Outputs and residuals, flat."""
+        assert self.rule.fwd is not None
+        result = self.rule.fwd(*self.arguments(arrays))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TreeError(
+                f"custom_vjp {self.name}: fwd must return a pair (output, residuals), and it "
+                f"returned {type(result).__name__}"
+            )
+        outs = self._flat(result[0], "fwd")
+        residuals, self.residual_structure = tree.flatten(result[1])
+        return outs, [operand(r, f"a residual of {self.name}") for r in residuals]
+
+    def bwd(self, residuals: Sequence[Array], cs: Sequence[Array]) -> list[Array | None]:
+        """The arguments' cotangents, flat, checked against the arguments."""
+        assert self.rule.bwd is not None
+        result = self.rule.bwd(
+            *self.fixed.values(),
+            tree.unflatten(self.residual_structure, list(residuals)),
+            tree.unflatten(self.out_structure, list(cs)),
+        )
+        if not isinstance(result, tuple | list) or len(result) != len(self.positions):
+            raise TreeError(
+                f"custom_vjp {self.name}: bwd must return a tuple with a cotangent for each of the "
+                f"{len(self.positions)} differentiable arguments; it returned "
+                + (f"{len(result)}" if isinstance(result, tuple | list) else type(result).__name__)
+            )
+        flat: list[Array | None] = []
+        for i, (part, c) in enumerate(zip(self.structure.children, result, strict=True)):
+            flat += self._cotangent(i, part, c, self.avals[len(flat) : len(flat) + part.num_leaves])
+        return flat
+
+    def jvp(self, *arrays: Array) -> list[Array]:
+        """Outputs and tangents by the forward-mode rule, flat, from primals and tangents."""
+        assert self.rule.jvp is not None
+        count = len(self.avals)
+        primals, tangents = arrays[:count], arrays[count:]
+        result = self.rule.jvp(tuple(self.arguments(primals)), tuple(self.arguments(tangents)))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TreeError(f"custom_vjp {self.name}: the jvp rule must return (out, tangent_out)")
+        outs = self._flat(result[0], "the jvp rule")
+        moved = tree.leaves(result[1], is_leaf=lambda t: t is None)
+        if len(moved) != len(outs):
+            raise TreeError(
+                f"custom_vjp {self.name}: the jvp rule's tangent is {tree.structure(result[1])}, "
+                f"and the output {self.out_structure}"
+            )
+        found = []
+        for t, out in zip(moved, outs, strict=True):
+            array = zeros_of(out.aval) if t is None else operand(t, f"a tangent of {self.name}")
+            if (array.shape, array.dtype) != (out.shape, out.dtype):
+                raise ShapeError(
+                    f"custom_vjp {self.name}: the jvp rule's tangent is {array.aval}, and the "
+                    f"output {out.aval}"
+                )
+            found.append(array)
+        return [*outs, *found]
+
+    def _cotangent(
+        self, i: int, structure: Any, c: Any, avals: Sequence[Aval]
+    ) -> list[Array | None]:
+        if c is None:
+            return [None] * structure.num_leaves
+        leaves = tree.leaves(c, is_leaf=lambda x: x is None)
+        where = f"custom_vjp {self.name}: bwd's cotangent for argument {self.positions[i]}"
+        if len(leaves) != len(avals):
+            raise TreeError(f"{where} is {tree.structure(c)}, and the argument {structure}")
+        found: list[Array | None] = []
+        for leaf, a in zip(leaves, avals, strict=True):
+            if leaf is None or not dtypes.is_inexact(a.dtype):
+                found.append(None)
+                continue
+            array = operand(leaf, where)
+            if array.shape != a.shape:
+                raise ShapeError(f"{where} has shape {array.shape}, and the argument {a.shape}")
+            if array.dtype != a.dtype:
+                if not array.aval.weak:
+                    raise DtypeError(f"{where} is {array.aval}, and the argument {a}")
+                array = array.astype(a.dtype)
+            found.append(array)
+        return found
+
+
+def _zeros_for(cs: Sequence[Array | None], avals: Sequence[Aval]) -> list[Array]:
+    return [zeros_of(a) if c is None else c for c, a in zip(cs, avals, strict=True)]
+
+
+def _record_native(call: Call, trace: Trace) -> Any:
+    """Under a differentiating trace: the forward, detached, and a mark that knows the rule.
+
+    Values that the forward closes over keep the trace's mark, and so their own derivative."""
+    rule = call.rule
+    outer = tuple(t for t in context.traces if t is not trace)
+    detached = [detach(a, trace) for a in call.arrays]
+    if trace.mode == "vjp":
+        with traces_set(outer):
+            outs, residuals = call.fwd(*detached)
+        avals = [o.aval for o in outs]
+
+        def linear(cs: Sequence[Array | None]) -> list[Array | None]:
+            return call.bwd(residuals, _zeros_for(cs, avals))
+
+    elif rule.jvp is None:
+        refuse_reverse_over(call.name, call.arrays, outer)
+        return rule.fun(*call.arguments(call.arrays))
+    else:
+        with traces_set(outer):
+            leaves, call.out_structure = tree.flatten(rule(*call.arguments(detached)))
+            outs = [operand(x, f"an output of {call.name}") for x in leaves]
+
+        def linear(cs: Sequence[Array | None]) -> list[Array | None]:
+            return list(call.jvp(*detached, *_zeros_for(cs, call.avals))[len(outs) :])
+
+    marked = mark(outs, call.arrays, trace, linear)
+    return tree.unflatten(call.out_structure, marked)

@@ -1,0 +1,256 @@
+"""Forward mode: a walk that carries tangents from inputs to outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nuvec.core import dtypes, tree
+from nuvec.core.array import Array, operand
+from nuvec.core.errors import DtypeError, NuvecError, ShapeError, TreeError
+from nuvec.core.node import Node, Trace, observed_effects, open_trace
+from nuvec.core.ops.arithmetic import add, masked_product, multiply, negative
+from nuvec.core.ops.differentiation import depends_p, zeros_of
+from nuvec.core.ops.shape import broadcast_to_p
+from nuvec.core.primitive import (
+    MARK, MINUS_ONE, NOT_DIFFERENTIABLE, ONE, PROJECTION, ZERO, Primitive,
+    identity_input,
+)  # fmt: skip
+from nuvec.core.traceback import filtered
+from nuvec.core.walk import Step, marked_graph
+
+Tangent = Array | None  # None is zero
+
+
+def is_active(node: Node, trace: Trace) -> bool:
+    """Whether a node has a derivative with respect to the trace's inputs."""
+    marks = node.marks
+    return marks is not None and trace in marks and dtypes.is_inexact(node.aval.dtype)
+
+
+def linear_jvp(
+    primitive: Primitive, tangents: Sequence[Tangent], operands: Sequence[Array],
+    params: dict[str, Any],
+) -> Tangent:  # fmt: skip
+    """The jvp of a linear primitive: itself on the tangents."""
+    which = primitive.linear_operands
+    moving = [
+        i for i, t in enumerate(tangents) if t is not None and (which is None or i in which)
+    ]
+    if not moving:
+        return None
+    if primitive.linear == "joint":
+        joint = range(len(operands)) if which is None else which
+        inputs = list(operands)
+        for i in joint:
+            if dtypes.is_inexact(operands[i].dtype):
+                t = tangents[i]
+                inputs[i] = zeros_of(operands[i].aval) if t is None else t
+        return primitive.bind(*inputs, **params)
+    total: Tangent = None
+    for i in moving:
+        term = primitive.bind(*operands[:i], tangents[i], *operands[i + 1 :], **params)  # type: ignore[arg-type]
+        total = term if total is None else add(total, term)
+    return total
+
+
+def forward_walk(trace: Trace, steps: Sequence[Step], tangents: dict[Node, Array]) -> None:
+    """Carry tangents through a recorded graph; `tangents` is filled in.
+
+    Every communication is walked, its missing tangents sent as zeros, so that all ranks agree on
+    what is sent whatever depends on their own inputs."""
+    masked: set[Node] = set()  # tangents that may hold structural zeros
+    tuples: dict[Node, list[Tangent]] = {}
+    for node, inputs in steps:
+        primitive = node.primitive
+        if primitive is PROJECTION:
+            many = tuples.get(inputs[0])
+            tangent = many[node.params["index"]] if many is not None else None
+            if tangent is not None:
+                tangents[node] = tangent
+            continue
+        moving = [tangents.get(i) for i in inputs]
+        still = all(t is None for t in moving)
+        if primitive is MARK:
+            tuples[node] = _mark_jvp(trace, node, inputs, moving)
+            continue
+        if primitive.effect:
+            if node.params.get("active") is not False:
+                moving = [
+                    zeros_of(i.aval) if t is None and dtypes.is_inexact(i.aval.dtype) else t
+                    for t, i in zip(moving, inputs, strict=True)
+                ]
+                outs = [Array(Node(PROJECTION, (node,), {"index": k}, a, node.marks))
+                        for k, a in enumerate(node.aval)]  # fmt: skip
+                operands = [Array(i) for i in inputs]
+                tuples[node] = primitive.jvp(moving, outs, *operands, **node.params)
+            continue
+        if still:
+            continue
+        result = _rule(trace, node, inputs, moving, masked)
+        if primitive.multiple:
+            tuples[node] = result
+        elif result is not None:
+            tangents[node] = result
+
+
+def _rule(
+    trace: Trace, node: Node, inputs: tuple[Node, ...], moving: list[Tangent], masked: set[Node]
+) -> Any:
+    primitive, params = node.primitive, node.params
+    operands = [Array(i) for i in inputs]
+    may_mask = primitive.selects or any(
+        i in masked for i, t in zip(inputs, moving, strict=True) if t is not None
+    )
+    if may_mask:
+        masked.add(node)
+    if primitive.derivatives is not None:
+        return _elementwise(node, operands, moving, masked, inputs)
+    if primitive.linear is not None and primitive.jvp is None:
+        return linear_jvp(primitive, moving, operands, params)
+    if primitive.split is not None:  # an equation recorded where the trace did not see it
+        _, linear = primitive.split(trace, tuple(operands), params)
+        return linear(moving)
+    if primitive.jvp is NOT_DIFFERENTIABLE:
+        return [None] * len(node.aval) if primitive.multiple else None
+    if primitive.jvp is None:
+        raise NuvecError(f"{primitive.name} has no jvp rule; give its Primitive one")
+    if not primitive.multiple and not dtypes.is_inexact(node.aval.dtype):
+        return None
+    return primitive.jvp(moving, Array(node), *operands, **params)
+
+
+def _elementwise(
+    node: Node, operands: list[Array], moving: list[Tangent], masked: set[Node],
+    inputs: tuple[Node, ...],
+) -> Tangent:  # fmt: skip
+    """Sum over operands of tangent times partial derivative."""
+    total: Tangent = None
+    out = Array(node)
+    for t, derivative, i in zip(moving, node.primitive.derivatives, inputs, strict=True):
+        if t is None or derivative is ZERO or derivative is NOT_DIFFERENTIABLE:
+            continue
+        if derivative is ONE:
+            term = t
+        elif derivative is MINUS_ONE:
+            term = negative(t)
+        else:
+            product = masked_product if i in masked else multiply
+            term = product(t, derivative(out, *operands, **node.params))
+        total = term if total is None else add(total, term)
+    if total is not None and total.shape != out.shape:
+        total = broadcast_to_p.bind(total, shape=out.shape)
+    return total
+
+
+def _mark_jvp(
+    trace: Trace, node: Node, inputs: tuple[Node, ...], moving: list[Tangent]
+) -> list[Tangent]:
+    count = node.params["count"]
+    own = moving[:count]  # by closures over the same trace, or of other traces' marks
+    if node.params["trace"] is not trace:
+        return own
+    result = node.params["linear"](moving[count:])
+    return [
+        a if b is None else b if a is None else add(a, b)
+        for a, b in zip(own, result, strict=True)
+    ]
+
+
+def tied(arrays: list[Any], effects: list[Node]) -> list[Any]:
+    """`arrays`, each depending on the last of some communications: evaluating any one runs them
+    all, since the queue keeps their order."""
+    if not effects:
+        return arrays
+    last = effects[-1]
+    token = Array(Node(PROJECTION, (last,), {"index": 0}, last.aval[0], last.marks))
+    return [None if a is None else depends_p.bind(a, token) for a in arrays]
+
+
+@filtered
+def jvp(
+    f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> Any:
+    """The value of `f` at `primals` and its derivative along `tangents`.
+
+    Returns (output, output tangent), and the auxiliary output third with `has_aux`.  `tangents`
+    has the structure, shapes and dtypes of `primals`; integer leaves take None or integer zeros.
+    Integer outputs have zero tangents.  Raises TreeError, ShapeError or DtypeError when primals
+    and tangents do not match.
+
+    >>> import nuvec as nv
+    >>> nv.jvp(lambda x: x * x, (3.0,), (1.0,))
+    (array(9., dtype=float32), array(6., dtype=float32))
+    """
+    if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
+        raise TreeError("jvp takes tuples: nv.jvp(f, (x,), (dx,))")
+    with open_trace("jvp", f"jvp of {_name(f)}") as trace:
+        inputs, moving, structure = _match(trace, tuple(primals), tuple(tangents))
+        result = f(*tree.unflatten(structure, inputs))
+        result, aux = split_aux(result, has_aux)
+        leaves, out_structure = tree.flatten(result)
+        outs = [operand(leaf, "an output of the function given to jvp") for leaf in leaves]
+        nodes = [o._node for o in outs]
+        steps = marked_graph(trace, [*nodes, *trace.effects], {i._node for i in inputs})
+    with observed_effects() as effects:
+        forward_walk(trace, steps, moving)
+    moved = [moving.get(n) if is_active(n, trace) else None for n in nodes]
+    moved = tied([zeros_of(n.aval) if t is None else t for t, n in zip(moved, nodes, strict=True)],
+                 effects or trace.effects)  # fmt: skip
+    out = tree.unflatten(out_structure, [Array(n) for n in nodes])
+    tangent_out = tree.unflatten(out_structure, moved)
+    return (out, tangent_out, aux) if has_aux else (out, tangent_out)
+
+
+def split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
+    """(output, aux) of a function's result."""
+    if not has_aux:
+        return result, None
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TreeError(
+            f"has_aux=True: the function must return (output, aux), and it returned "
+            f"{type(result).__name__}"
+        )
+    return result
+
+
+def _name(f: Any) -> str:
+    return getattr(f, "__name__", type(f).__name__)
+
+
+def _match(
+    trace: Trace, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[list[Array], dict[Node, Array], Any]:
+    """Fresh inputs for the primals, and the tangents by input node."""
+    paths, structure = tree.flatten_with_path(primals)
+    if len(primals) != len(tangents):
+        raise TreeError(f"jvp: {len(primals)} primals but {len(tangents)} tangents")
+    t_leaves, t_structure = tree.flatten(tangents, is_leaf=lambda t: t is None)
+    if t_structure.num_leaves != len(paths):
+        raise TreeError(
+            f"jvp: primals have structure {structure} and tangents {tree.structure(tangents)}; "
+            "they must be the same"
+        )
+    inputs, moving = [], {}
+    for (path, leaf), t in zip(paths, t_leaves, strict=True):
+        where = f"jvp: primals{tree.keystr(path)}"
+        array = identity_input(trace, operand(leaf, where))
+        inputs.append(array)
+        if t is None:
+            continue
+        tangent = operand(t, f"jvp: tangents{tree.keystr(path)}")
+        if tangent.shape != array.shape:
+            raise ShapeError(f"{where} has shape {array.shape} and its tangent {tangent.shape}")
+        if not dtypes.is_inexact(array.dtype):
+            continue  # integers do not move
+        if tangent.dtype != array.dtype:
+            if not tangent.aval.weak:
+                raise DtypeError(
+                    f"{where} is {array.aval} and its tangent {tangent.aval}; convert it with "
+                    f".astype({dtypes.name(array.dtype)!r})"
+                )
+            tangent = tangent.astype(array.dtype)
+        moving[array._node] = tangent
+    return inputs, moving, structure
+
+

@@ -1,0 +1,41 @@
+"""Pytrees: nested containers of arrays, taken apart and put together again."""
+
+from nuvec.core.tree import (
+    AttributeKey,
+    DictKey,
+    PyTree,
+    SequenceKey,
+    all_leaves,
+    broadcast_prefix,
+    flatten,
+    flatten_up_to,
+    flatten_with_path,
+    keystr,
+    leaves,
+    map,
+    map_with_path,
+    reduce,
+    register,
+    structure,
+    unflatten,
+)
+
+__all__ = [
+    "AttributeKey",
+    "DictKey",
+    "PyTree",
+    "SequenceKey",
+    "all_leaves",
+    "broadcast_prefix",
+    "flatten",
+    "flatten_up_to",
+    "flatten_with_path",
+    "keystr",
+    "leaves",
+    "map",
+    "map_with_path",
+    "reduce",
+    "register",
+    "structure",
+    "unflatten",
+]

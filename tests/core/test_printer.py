@@ -1,0 +1,249 @@
+"""IR -> text -> IR, and IR -> HTML."""
+
+from __future__ import annotations
+
+import html.parser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nuvec.core import dtypes
+from nuvec.core.check import check_ir
+from nuvec.core.errors import IRError
+from nuvec.core.ir import IR, aval
+from nuvec.core.parser import parse
+from nuvec.core.printer import format_ir, format_value, ir_html
+from tests.core.toy_ir import eqn, example, literal, toy_primitives, var
+
+
+@pytest.fixture(scope="module")
+def toy():
+    with toy_primitives() as made:
+        yield made
+
+
+EXAMPLE = """\
+{ lambda x:float32[3] .
+  const a:float32[2,2] = [[1.0, 2.0], [3.0, 4.5]]
+  let b:float32[3] = toy.add x 0.5
+      c:float32[3] = toy.call[
+        ir={ lambda a:float32[3] .
+          let b:float32[3] = toy.shift[by=1] a
+          in (b) }
+        name='f'
+      ] b
+      d:float32[3] e:float32[3] = toy.pair c
+  in (d, a, 2) }"""
+
+
+def test_the_form(toy):
+    assert format_ir(example(toy)) == EXAMPLE
+    assert str(example(toy)) == EXAMPLE
+
+
+def test_text_is_a_fixed_point(toy):
+    ir = parse(EXAMPLE)
+    check_ir(ir)
+    assert format_ir(ir) == EXAMPLE
+    assert ir.eqns[0].primitive is toy.add
+    assert ir.eqns[1].params["name"] == "f"
+    np.testing.assert_array_equal(ir.constants[0][1], [[1, 2], [3, 4.5]])
+    assert not ir.constants[0][1].flags.writeable
+
+
+def test_layout_carries_no_meaning(toy):
+    assert format_ir(parse(" ".join(EXAMPLE.split()))) == EXAMPLE
+    assert format_ir(parse(EXAMPLE.replace("let", "# remark\n let"))) == EXAMPLE
+
+
+def test_source_comments_come_back(toy):
+    text = format_ir(example(toy), source=True)
+    assert "toy.add x 0.5  # train.py:12 (in loss)\n" in text
+    ir = parse(text)
+    sources = [e.source for e in ir.eqns]
+    assert sources == ["train.py:12 (in loss)", None, "train.py:14 (in loss)"]
+    assert format_ir(ir, source=True) == text
+    assert format_ir(ir) == EXAMPLE
+
+
+def test_names(toy):
+    hints = ["a", "a", "in", "not a name", "", "loss_1", "nan"]
+    inputs = tuple(var(hint=hint) for hint in hints)
+    first = format_ir(IR(inputs, (), (), ())).splitlines()[0]
+    names = [binder.split(":")[0] for binder in first.split()[2:-1]]
+    assert names == ["a", "b", "c", "d", "e", "loss_1", "f"]
+
+
+def test_there_are_enough_names():
+    inputs = tuple(var(()) for _ in range(1000))
+    text = format_ir(IR(inputs, (), (), inputs))
+    names = [binder.split(":")[0] for binder in text.splitlines()[0].split()[2:-1]]
+    assert names[:3] == ["a", "b", "c"]
+    assert names[25:28] == ["z", "aa", "ab"]
+    assert len(set(names)) == 1000
+    assert format_ir(parse(text)) == text
+
+
+def test_empty_parts(toy):
+    ir = IR((), (), (eqn(toy.nothing, [], []), eqn(toy.nothing, [literal(1.5)], [])), ())
+    text = format_ir(ir)
+    assert "() = toy.nothing 1.5" in text
+    assert format_ir(parse(text)) == text
+    assert parse("{ lambda . in () }").outputs == ()
+
+
+LITERALS = [
+    (True, "bool", False, "True"), (2, "int32", False, "2"), (-2, "int8", False, "-2:int8"),
+    (2.0, "float32", False, "2.0"), (2, "float64", False, "2.0:float64"),
+    (1, "int32", True, "1:~int32"), (0.1, "float16", False, "0.1:float16"),
+    (2, "bfloat16", False, "2.0:bfloat16"), (float("-inf"), "float32", False, "-inf"),
+    (float("nan"), "float32", True, "nan:~float32"), (-0.0, "float32", False, "-0.0"),
+    (1e30, "float32", False, "1e+30"), (1 - 2j, "complex64", False, "complex(1.0, -2.0)"),
+    (complex(-0.0, -0.0), "complex128", False, "complex(-0.0, -0.0):complex128"),
+    (2**63, "uint64", False, "9223372036854775808:uint64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "dtype", "weak", "text"), LITERALS)
+def test_literals(value, dtype, weak, text):
+    program = format_ir(IR((), (), (), (literal(value, dtype, weak), literal(1, "int8"))))
+    assert f"in ({text}, 1:int8)" in program
+    back = parse(program).outputs[0]
+    assert back.aval is aval((), dtypes.as_dtype(dtype), weak)
+    assert np.asarray(back.value).tobytes() == np.asarray(literal(value, dtype).value).tobytes()
+
+
+@given(st.floats(width=32), st.floats())
+def test_floats_are_exact(single, double):
+    ir = parse(format_ir(IR((), (), (), (literal(single), literal(double, "float64")))))
+    np.testing.assert_equal(ir.outputs[0].value, np.float32(single))
+    np.testing.assert_equal(ir.outputs[1].value, np.float64(double))
+
+
+def test_a_literal_before_the_next_equation(toy):
+    x = var()
+    a, b = var(), var()
+    eqns = (eqn(toy.add, [x, literal(1, "float32", True)], [a]), eqn(toy.add, [a, x], [b]))
+    text = format_ir(IR((x,), (), eqns, (b,)))
+    assert format_ir(parse(text)) == text
+
+
+PARAMS = [
+    0, -3, 1.5, -0.0, float("inf"), 1 - 2j, True, None, "plain", "it's # \"odd\" \\ \n{", "", ...,
+    (), (1,), (1, (2,), None), [1, [2]], {"a": 1, "b": (2,)}, {}, slice(None, 3), slice(0, 9, -1),
+    np.dtype("float32"), dtypes.bfloat16, (dtypes.int8, dtypes.bool_), np.float16(1.5), np.int8(-3),
+    aval((2, 3), dtypes.float32), aval((), dtypes.int32, True), (aval((0,), dtypes.bool_),),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", PARAMS, ids=format_value)
+def test_params_come_back(toy, value):
+    x = var()
+    text = format_ir(IR((x,), (), (eqn(toy.shift, [x], [a := var()], first=value, by=2),), (a,)))
+    params = parse(text).eqns[0].params
+    assert params == {"first": value, "by": 2}
+    assert type(params["first"]) is type(value)
+    assert format_ir(parse(text)) == text
+
+
+def test_tuples_of_irs_come_back(toy):
+    x = var()
+    branch = parse("{ lambda x:float32[3] . in (x) }")
+    text = format_ir(IR((x,), (), (eqn(toy.call, [x], [x], ir=(branch, branch)),), ()))
+    text = text.replace("a:float32[3] = toy.call", "b:float32[3] = toy.call")
+    assert text.count("lambda x:float32[3]") == 2
+
+
+def test_what_cannot_be_read_back_is_named(toy):
+    class Group:
+        pass
+
+    x = var()
+    for value in (Group(), len, (1, Group()), frozenset({1}), np.arange(3)):
+        text = format_ir(IR((x,), (), (eqn(toy.shift, [x], [var()], group=value),), (x,)))
+        assert " at 0x" not in text
+        with pytest.raises(IRError, match=r"the parameter group of toy.shift cannot be read back"):
+            parse(text)
+
+
+def test_large_constants_are_not_written_out():
+    c = var((65,))
+    text = format_ir(IR((), ((c, np.zeros(65, np.float32)),), (), (c,)))
+    assert "a:float32[65] = <65 values>" in text
+    with pytest.raises(IRError, match=r"line 2 .*the constant a cannot be read back.*65 values"):
+        parse(text)
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=dtypes.name)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 3), (0, 2), (2, 0, 1)])
+def test_constants_of_every_dtype(dtype, shape):
+    c = var(shape, dtype)
+    value = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    text = format_ir(IR((), ((c, value),), (), (c,)))
+    ir = parse(text)
+    assert ir.constants[0][1].dtype == dtype
+    np.testing.assert_array_equal(ir.constants[0][1], value)
+    assert format_ir(ir) == text
+
+
+MALFORMED = [
+    ("", r"line 1 .*expected '\{', got the end"),
+    ("{ lambda x:float32[3] . in (y) }", "y is used but not defined"),
+    ("{ lambda x:float32[3] x:float32[3] . in () }", "x is defined twice"),
+    ("{ lambda x:float99[3] . in () }", "float99 is not a dtype"),
+    ("{ lambda . let a:int8[] = no.such 1\n in () }", "no primitive named no.such"),
+    ("{ lambda .\n let a:int8[] = toy.add a\n in () }", "line 2 .*a is used but not defined"),
+    ("{ lambda . in () } }", "expected the end"),
+    ("{ lambda . in (1 2) }", r"expected ',' or '\)', got 2"),
+    ("{ lambda . in (§) }", "cannot read '§'"),
+    ("{ lambda . let a:int8[] = toy.shift[by=] 1 in () }", r"expected a value, got \]"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MALFORMED)
+def test_malformed_text(toy, text, message):
+    with pytest.raises(IRError, match=message):
+        parse(text)
+
+
+# --- HTML
+
+
+class Balance(html.parser.HTMLParser):
+    """Checks that tags nest, and collects what is shown."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.classes, self.text = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.classes += [value for name, value in attrs if name == "class"]
+        assert not {name for name, _ in attrs} & {"src", "href"}
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.mark.parametrize("send", [False, True])
+def test_html(toy, send):
+    page = Balance()
+    page.feed(ir_html(example(toy, send)))
+    assert page.open == []
+    text = "".join(page.text)
+    assert "lambda (x:float32[3]), 3 equations" in text
+    assert "ir (a:float32[3]), 1 equation" in text
+    assert "# train.py:12 (in loss)" in text
+    assert page.classes.count("eqn effect") == (2 if send else 0)  # the call and the send in it
+
+
+def test_html_escapes(toy):
+    x = var()
+    page = ir_html(IR((x,), (), (eqn(toy.shift, [x], [var()], name="<b>&"),), (x,)))
+    assert "&lt;b&gt;&amp;" in page
+    assert "<b>" not in page

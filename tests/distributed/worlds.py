@@ -1,0 +1,52 @@
+"""Worlds of ranks for tests: threads of the test's process, each with a communicator."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from nuvec.distributed.communicator import Communicator
+from nuvec.distributed.transports.job import Address, Job, listen
+from nuvec.distributed.transports.local import local_world
+from nuvec.distributed.transports.mesh import mesh_communicator
+from tests.distributed.contract import MakeWorld
+
+TIMEOUT = 30.0
+
+
+def mesh_jobs(size: int, family: str, timeout: float = TIMEOUT) -> list[Job]:
+    """The job as each rank sees it, over Unix sockets or over TCP on ephemeral ports."""
+    if family == "unix":
+        directory = tempfile.mkdtemp(prefix="nuvec-test-")
+        paths = [os.path.join(directory, f"{rank}.sock") for rank in range(size)]
+        addresses = tuple(Address("localhost", unix=path) for path in paths)
+        return [Job(rank, addresses, b"test secret", timeout=timeout) for rank in range(size)]
+    listeners = [listen(("127.0.0.1", 0)) for _ in range(size)]
+    addresses = tuple(Address("localhost", tcp=sock.getsockname()) for sock in listeners)
+    return [
+        Job(rank, addresses, b"test secret", timeout=timeout, listeners=(sock,))
+        for rank, sock in enumerate(listeners)
+    ]
+
+
+def _mesh_world(family: str, timeout: float) -> MakeWorld:
+    def make(size: int) -> Sequence[Callable[[], Communicator]]:
+        return [partial(mesh_communicator, job) for job in mesh_jobs(size, family, timeout)]
+
+    return make
+
+
+def _local_world(timeout: float) -> MakeWorld:
+    def make(size: int) -> Sequence[Callable[[], Communicator]]:
+        return [lambda c=c: c for c in local_world(size, timeout)]  # type: ignore[misc]
+
+    return make
+
+
+TRANSPORTS: dict[str, Callable[[float], MakeWorld]] = {
+    "local": _local_world,
+    "mesh-unix": lambda timeout: _mesh_world("unix", timeout),
+    "mesh-tcp": lambda timeout: _mesh_world("tcp", timeout),
+}

@@ -1,0 +1,195 @@
+"""Module: what counts as a parameter, and the functions that walk over modules."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import nuvec as nv
+import nuvec.nn as nn
+from nuvec.core import tree
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 3)
+        self.rest = [nn.Linear(3, 3), nn.relu, nv.ones(4)]
+        self.heads = {"a": nn.Linear(3, 1, bias=False), "b": nv.zeros(2)}
+        self.pair = (nv.ones(1), nn.ReLU())
+        self.sizes = [1, 2]
+        self.rate = 0.5
+        self._hidden = nv.ones(7)
+
+    def __call__(self, x):
+        return self.heads["a"](self.rest[1](self.rest[0](self.first(x))))
+
+
+def shapes(parameters):
+    return tree.map(lambda x: x.shape, parameters)
+
+
+def test_parameters_are_nested_dicts_and_lists():
+    assert shapes(Block().parameters()) == {
+        "first": {"weight": (3, 2), "bias": (3,)},
+        "rest": [{"weight": (3, 3), "bias": (3,)}, {}, (4,)],
+        "heads": {"a": {"weight": (1, 3)}, "b": (2,)},
+        "pair": [(1,), {}],
+    }
+
+
+def test_underscore_attributes_are_in_the_state_only():
+    model = Block()
+    assert "_hidden" not in model.parameters()
+    assert model.state["_hidden"] is model._hidden
+    assert model.state["first"]["weight"] is model.first.weight
+
+
+def test_attributes_by_name():
+    layer = nn.Linear(2, 3)
+    assert layer["weight"] is layer.weight
+    assert "bias" in layer and "scale" not in layer
+    layer["weight"] = nv.zeros((3, 2))
+    assert layer.weight.tolist() == [[0, 0]] * 3
+    with pytest.raises(KeyError):
+        layer["scale"]
+    with pytest.raises(TypeError):
+        iter(layer)
+
+
+def test_children_and_modules():
+    model = Block()
+    children = model.children()
+    assert sorted(children) == ["first", "heads", "pair", "rest"]
+    assert children["first"] is model.first
+    assert children["rest"] == [model.rest[0], {}, {}]
+    names = [name for name, _ in model.named_modules()]
+    assert names == ["", "first", "rest.0", "heads.a", "pair.1"]
+    assert model.modules()[0] is model
+    outer = nn.Sequential(nn.Sequential(nn.Linear(1, 1)), nn.Identity())
+    leaves = outer.leaf_modules()
+    assert leaves["layers"][0]["layers"][0] is outer.layers[0].layers[0]
+    assert leaves["layers"][1] is outer.layers[1]
+
+
+def test_update_replaces_what_is_named():
+    model = Block()
+    weight, bias = model.first.weight, model.first.bias
+    rest = model.rest
+    new = nv.zeros((3, 2))
+    item = nv.zeros(4)
+    returned = model.update({"first": {"weight": new}, "rest": [{}, {}, item], "pair": [nv.zeros(1)]})
+    assert returned is model
+    assert model.first.weight is new and model.first.bias is bias
+    assert model.rest is rest and rest[2] is item
+    assert isinstance(model.pair, tuple) and model.pair[0].tolist() == [0]
+    model.update({"first": {"weight": None}})
+    assert model.first.weight is new
+    model.update({"first": {"bias": np.zeros(3, np.float32)}})
+    assert isinstance(model.first.bias, nv.Array)
+    model.update(tree.map(lambda x: x + 1, model))
+    assert model.first.weight.tolist() == [[1, 1]] * 3
+    assert weight is not new
+
+
+def test_update_round_trips_parameters():
+    model, other = Block(), Block()
+    other.update(model.parameters())
+    for a, b in zip(tree.leaves(model), tree.leaves(other), strict=True):
+        assert a is b
+
+
+@pytest.mark.parametrize(
+    "new, message",
+    [
+        ({"frist": {}, "first": {"wieght": np.zeros(1)}}, "first.wieght"),
+        ({"first": np.zeros(3)}, "cannot be updated"),
+        ({"rest": [{}] * 4}, "4"),
+        ({"heads": {"c": np.zeros(1)}}, "no keys"),
+    ],
+)
+def test_strict_update_names_what_does_not_fit(new, message):
+    with pytest.raises(ValueError, match=message):
+        Block().update(new)
+    Block().update(new, strict=False)
+
+
+def test_update_modules():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    new = nn.Tanh()
+    model.update_modules({"layers": [{}, new]})
+    assert model.layers[1] is new
+
+
+def test_apply_and_set_dtype():
+    layer = nn.Linear(2, 3)
+    layer.steps = nv.array(3)
+    layer.set_dtype(nv.float16)
+    assert layer.weight.dtype == nv.float16 and layer.steps.dtype == nv.int32
+    layer.apply(lambda x: x * 0, lambda module, key, value: key == "bias")
+    assert layer.bias.tolist() == [0, 0, 0] and any(layer.weight.tolist()[0])
+    names = []
+    Block().apply_to_modules(lambda name, module: names.append(name))
+    assert names == ["", "first", "rest.0", "heads.a", "pair.1"]
+
+
+def test_freeze_and_unfreeze():
+    model = Block().freeze()
+    assert tree.leaves(model.trainable_parameters()) == []
+    model.unfreeze(keys="weight")
+    assert shapes(model.trainable_parameters())["first"] == {"weight": (3, 2)}
+    assert len(tree.leaves(model.parameters())) == 8
+    model.unfreeze()
+    assert len(tree.leaves(model.trainable_parameters())) == 8
+    model.freeze(recurse=False)
+    assert shapes(model.trainable_parameters()) == {
+        "first": {"weight": (3, 2), "bias": (3,)},
+        "rest": [{"weight": (3, 3), "bias": (3,)}, {}, {}],
+        "heads": {"a": {"weight": (1, 3)}},
+        "pair": {},
+    }
+    model = Block().freeze(keys=["rest", "bias"])
+    assert set(model.trainable_parameters()) == {"first", "heads", "pair"}
+    with pytest.raises(KeyError, match="scale"):
+        model.freeze(keys="scale", strict=True, recurse=False)
+
+
+def test_train_and_eval():
+    model = Block()
+    assert model.training and model.first.training
+    assert model.eval() is model
+    assert not any(module.training for module in model.modules())
+    model.train()
+    assert all(module.training for module in model.modules())
+
+
+def test_repr_counts_parameters():
+    model = nn.Sequential(nn.Linear(1000, 2), nn.ReLU(), nn.Linear(2, 1).freeze())
+    assert repr(model) == (
+        "Sequential(\n"
+        "  (layers.0): Linear(input_dims=1000, output_dims=2, bias=True)  # 2,002 parameters\n"
+        "  (layers.1): ReLU()\n"
+        "  (layers.2): Linear(input_dims=2, output_dims=1, bias=True)  # 3 parameters, frozen\n"
+        ")  # 2,005 parameters, 2,002 trainable"
+    )
+
+
+def test_copies_share_nothing_that_changes():
+    model = Block()
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(nn.Linear(2, 3)))):
+        copied.freeze().eval()
+        copied.update(tree.map(lambda x: x * 0, copied.parameters()))
+    assert model.training and len(tree.leaves(model.trainable_parameters())) == 8
+    assert any(model.first.weight.tolist()[0])
+
+
+def test_init_of_the_base_class_may_be_left_out():
+    class Bare(nn.Module):
+        def __init__(self):
+            self.weight = nv.ones(2)
+
+    model = Bare().eval()
+    assert not model.training and list(model.parameters()) == ["weight"]
+    with pytest.raises(NotImplementedError, match="Bare"):
+        model(1)
