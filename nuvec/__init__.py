@@ -21,5 +21,13 @@ for _package in (_ops, _functions):
                 if getattr(_v, "__module__", "").startswith("nuvec"):
                     globals().setdefault(_k, _v)
 from nuvec.core.functions.creation import *  # noqa: F403
-from nuvec import random
+from nuvec import linalg, random, tree
+from nuvec.core.functions.creation import astype  # noqa
+for _m,_ns in (("grad","grad value_and_grad vjp jacrev hessian"),("vmap","vmap"),("jvp","jvp jacfwd linearize"),("compile","compile")):
+    try:
+        _mod = _importlib.import_module("nuvec.transforms."+_m)
+        for _n in _ns.split():
+            if hasattr(_mod,_n): globals()[_n]=getattr(_mod,_n)
+    except Exception as _error:
+        print("interim nuvec/__init__.py: skipping", _m, type(_error).__name__, _error)
 __all__ = [_k for _k in dir() if not _k.startswith("_")]

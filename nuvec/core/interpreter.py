@@ -37,9 +37,14 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
         seen.add(node)
         pending.append(node)
         primitive = node.primitive
-        if primitive.name == "placeholder" or node.marks is not None:
-            _refuse_symbolic(node)
-        if primitive.effect or primitive.higher_order:
+        marks = node.marks
+        if marks is not None:
+            for trace in marks:
+                if trace.symbolic and trace.open:
+                    raise ConcretizationError(concretization_message(node, trace))
+        if not primitive.plain:
+            if primitive.name == "placeholder":
+                _refuse_placeholder(node)
             queue = queue_of(node)
             if queue is not None and queued.get(queue, 0) < node.seq:
                 queued[queue] = node.seq
@@ -53,7 +58,7 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
         while pending:
             node = pending.pop()
             try:
-                if node.primitive.effect or node.primitive.higher_order:
+                if not node.primitive.plain:
                     queue = queue_of(node)
                     if queue is not None:
                         queue.run(node, _run_queued)
@@ -73,7 +78,11 @@ def compute(node: Node) -> None:
         return  # another thread was faster
     params = node.params
     if params is NO_PARAMS:
-        node.value = node.primitive.lower(*[i.value for i in inputs])
+        if len(inputs) == 2:  # most of them
+            a, b = inputs
+            node.value = node.primitive.lower(a.value, b.value)
+        else:
+            node.value = node.primitive.lower(*[i.value for i in inputs])
     else:
         node.value = node.primitive.lower(*[i.value for i in inputs], **params)
     if node.marks is None:
@@ -86,6 +95,7 @@ class _Failed:
     """Stands in for the primitive of a communication that failed: raises its error each time."""
 
     name = "failed"
+    plain = False
     effect = False
     higher_order = False
     multiple = False
@@ -191,7 +201,7 @@ def bound_pending(node: Node) -> None:
     with np.errstate(all="ignore"):
         while pending:
             n = pending.pop()
-            waits = n.primitive.effect or n.primitive.higher_order or n.marks is not None
+            waits = not n.primitive.plain or n.marks is not None
             if waits or not blocked.isdisjoint(n.inputs):
                 blocked.add(n)
                 continue
@@ -223,18 +233,12 @@ def interpret(ir: IR, *values: Any) -> list[Any]:
     return [read(a) for a in ir.outputs]
 
 
-def _refuse_symbolic(node: Node) -> None:
-    """Raise when a node depends on a placeholder: it has no value, now or ever."""
-    if node.marks is not None:
-        for trace in node.marks:
-            if trace.symbolic and trace.open:
-                raise ConcretizationError(concretization_message(node, trace))
-    if node.primitive.name == "placeholder":
-        raise LeakedTracerError(
-            f"an array of {node.aval} was kept from inside a traced function "
-            f"({node.params['name']}) and used after it returned, at {format_user_frame()}. It "
-            "never had a value: return it from the function instead of storing it"
-        )
+def _refuse_placeholder(node: Node) -> None:
+    raise LeakedTracerError(
+        f"an array of {node.aval} was kept from inside a traced function "
+        f"({node.params['name']}) and used after it returned, at {format_user_frame()}. It "
+        "never had a value: return it from the function instead of storing it"
+    )
 
 
 _INSTEAD = {

@@ -74,11 +74,14 @@ class Trace:
     """
 
     __slots__ = (
-        "by_handle", "captures", "effects", "forced", "mode", "name", "open", "random", "start",
+        "by_handle", "captures", "differentiates", "effects", "forced", "mode", "name", "open",
+        "random", "start", "symbolic",
     )  # fmt: skip
 
     def __init__(self, mode: str, name: str, by_handle: bool = False) -> None:
         self.mode = mode
+        self.symbolic = mode in ("vmap", "scope")
+        self.differentiates = not self.symbolic
         self.name = name
         self.by_handle = by_handle
         self.open = True
@@ -87,14 +90,6 @@ class Trace:
         self.captures: dict[Any, tuple[Any, Node]] = {}
         self.random: Any = None  # the scope's part of the default random stream
         self.start = sequence()
-
-    @property
-    def symbolic(self) -> bool:
-        return self.mode == "vmap" or self.mode == "scope"
-
-    @property
-    def differentiates(self) -> bool:
-        return self.mode == "vjp" or self.mode == "jvp"
 
     def __repr__(self) -> str:
         return f"<Trace {self.mode} of {self.name}>"
@@ -105,6 +100,7 @@ class _Context(threading.local):
 
     traces: tuple[Trace, ...] = ()
     scope: Trace | None = None
+    symbolic: bool = False  # whether any open trace is
     observed: list[Node] | None = None  # where a walk listens for the communications it records
 
 
@@ -114,13 +110,14 @@ context = _Context()
 @contextmanager
 def traces_set(traces: tuple[Trace, ...]) -> Iterator[None]:
     """Make `traces` the open traces; restored on exit, exceptions included."""
-    before = (context.traces, context.scope)
+    before = (context.traces, context.scope, context.symbolic)
     context.traces = traces
     context.scope = next((t for t in reversed(traces) if t.mode == "scope"), None)
+    context.symbolic = any(t.symbolic for t in traces)
     try:
         yield
     finally:
-        context.traces, context.scope = before
+        context.traces, context.scope, context.symbolic = before
 
 
 @contextmanager
@@ -163,16 +160,15 @@ def release(node: Node) -> None:
 def unite(a: Marks, b: Marks) -> Marks:
     """Union of two mark sets, without closed traces."""
     if a is None or a is b:
-        marks = b
-    elif b is None:
-        marks = a
-    else:
-        marks = a | b
-    return None if marks is None else live(marks)
+        return None if b is None else live(b)
+    return live(a if b is None else a | b)
 
 
 def live(marks: frozenset[Trace]) -> Marks:
     """The open traces of `marks`; None when there is none."""
+    if len(marks) == 1:
+        (trace,) = marks
+        return marks if trace.open else None
     for trace in marks:
         if not trace.open:
             break

@@ -91,6 +91,7 @@ class Primitive:
                   `linear` maps the operands' tangents to the outputs' (mode "jvp") or the outputs'
                   cotangents to the operands' (mode "vjp"), None standing for zero; it is None
                   when `outs` carry their derivative themselves
+    inline     -- higher-order with a rule of its own: records it as the equations it stands for
     """
 
     name: str
@@ -110,6 +111,8 @@ class Primitive:
     effect: bool = False
     higher_order: bool = False
     split: Callable[..., Any] | None = None
+    inline: Callable[..., Any] | None = None
+    plain: bool = field(default=True, init=False, repr=False)  # neither communicates nor holds IRs
     _avals: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +124,7 @@ class Primitive:
         if self.transpose is not None:
             self.vjp = self.transpose
             self.linear = self.linear or "joint"
+        self.plain = not (self.effect or self.higher_order or self.name == "placeholder")
         TABLE[self.name] = self
 
     def __hash__(self) -> int:
@@ -153,7 +157,7 @@ class Primitive:
         for n in nodes:
             if n.marks is not None:
                 marks = unite(marks, n.marks)
-        if self.multiple or self.effect or self.higher_order:
+        if self.multiple or not self.plain:
             return _finish(self, nodes, params, out, marks, traces)
         node = Node(self, nodes, params or NO_PARAMS, out, marks)
         if not node.seq % 4099:
@@ -188,7 +192,7 @@ def _finish(
     marks: Marks, traces: tuple[Trace, ...],
 ) -> Any:  # fmt: skip
     """Make the node(s) of an equation; log a communication where it belongs."""
-    effect = primitive.effect or (primitive.higher_order and has_effect(primitive, params))
+    effect = not primitive.plain and has_effect(primitive, params)
     if effect and traces:
         # Activity is the same on every rank: a communication depends on every open trace.
         marks = unite(marks, frozenset(traces))
@@ -196,10 +200,8 @@ def _finish(
         node = Node(primitive, nodes, params or NO_PARAMS, tuple(out), marks)
     else:
         node = Node(primitive, nodes, params or NO_PARAMS, out, marks)
-    for trace in traces:
-        if trace.symbolic:
-            node.source = format_user_frame()
-            break
+    if context.symbolic:
+        node.source = format_user_frame()
     if effect:
         log_effect(node, traces)
     if primitive.multiple:

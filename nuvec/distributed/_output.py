@@ -8,6 +8,7 @@ the one that explains the others can be shown first.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import BinaryIO
 
@@ -22,17 +23,18 @@ class Screen:
     """One of the launcher's own streams, shared by all ranks."""
 
     def __init__(self, stream: BinaryIO, prefixed: bool) -> None:
-        self.stream = stream
+        self.fd = stream.fileno()
         self.prefixed = prefixed
         self.is_terminal = stream.isatty()
         self.unfinished: RankStream | None = None
         """Whose unfinished line the cursor is in."""
 
     def write(self, data: bytes) -> None:
-        """Write and flush; output nobody reads any more is not worth failing the job."""
+        """Write now; output that nobody reads any more is not worth failing the job."""
+        # Not through the stream's buffer: what could not be written would fail again at exit.
         try:
-            self.stream.write(data)
-            self.stream.flush()
+            while data:
+                data = data[os.write(self.fd, data) :]
         except OSError:
             pass
 

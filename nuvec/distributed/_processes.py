@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from nuvec.distributed._lifeline import VARIABLE
+
 _PR_SET_PDEATHSIG = 1
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -73,8 +75,14 @@ class RankProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         directory: str | None,
+        lifeline: int | None = None,
     ) -> None:
+        """`lifeline` is the reading end of the pipe that ends with the launcher."""
         self.rank = rank
+        environment = dict(environment)
+        environment.pop(VARIABLE, None)
+        if lifeline is not None:
+            environment[VARIABLE] = str(lifeline)
         self.process = subprocess.Popen(
             command,
             env=environment,
@@ -84,6 +92,7 @@ class RankProcess:
             stderr=subprocess.PIPE,
             bufsize=0,
             process_group=0,
+            pass_fds=() if lifeline is None else (lifeline,),
             preexec_fn=_die_with_parent(),
         )
         self.exit_code: int | None = None

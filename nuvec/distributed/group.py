@@ -20,12 +20,14 @@ from nuvec.core.errors import ConfigurationError
 from nuvec.core.functions.stream import Stream, stream_set
 from nuvec.core.interpreter import flush
 from nuvec.core.queue import CommunicationQueue, process_queue
+from nuvec.distributed._lifeline import watch_launcher
 from nuvec.distributed.collectives.barrier import barrier_p, in_symbolic_trace
 from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.rendezvous import find_job, looked_for
 from nuvec.distributed.transports.local import local_world
 from nuvec.distributed.transports.mesh import mesh_communicator
 from nuvec.distributed.transports.single import SingleCommunicator
+from nuvec.transforms.compile import GUARDS
 
 __all__ = [
     "Backend",
@@ -142,8 +144,9 @@ def init(strict: bool = False, backend: Backend = "any") -> Group:
 def _join(strict: bool, backend: Backend) -> Group:
     job = find_job(timeout=config.timeout)
     if job is not None:
+        watch_launcher(os.environ)
         group = Group(mesh_communicator(job), process_queue())
-        atexit.register(_leave, group)
+        atexit.register(_leave, group, os.getpid())
         return group
     if strict or backend != "any":
         raise ConfigurationError(
@@ -151,12 +154,14 @@ def _join(strict: bool, backend: Backend) -> Group:
             f"variables {looked_for()}. Start it with `nuvec.launch -n 2 script.py`"
         )
     group = Group(SingleCommunicator(), process_queue())
-    atexit.register(_leave, group)
+    atexit.register(_leave, group, os.getpid())
     return group
 
 
-def _leave(group: Group) -> None:
+def _leave(group: Group, pid: int) -> None:
     """At exit: run what is pending, then leave in order. A failed rank says so to its peers."""
+    if os.getpid() != pid:  # a forked child is not a rank
+        return
     # Set when an exception ended the program (and by any mistake at an interactive prompt).
     error = getattr(sys, "last_value", None)
     if error is not None and not hasattr(sys, "ps1"):
@@ -188,6 +193,14 @@ def default_group() -> Group:
         return _thread.group
     group = _process.group
     return init() if group is None else group
+
+
+def _current_group() -> Group | None:
+    """The default group if there is one already: part of a compiled function's signature."""
+    return _process.group if _thread.group is None else _thread.group
+
+
+GUARDS.append(_current_group)
 
 
 def set_default_group(group: Group | None) -> None:

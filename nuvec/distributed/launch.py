@@ -62,8 +62,9 @@ class _Launch:
     def run(self) -> int:
         """Run the job to its end; the exit code."""
         directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700
+        lifeline, held = os.pipe()
         try:
-            self._start(directory)
+            self._start(directory, lifeline)
             while not self._all_exited():
                 self._step()
             self._read_all(time.monotonic() + 0.2)
@@ -76,6 +77,8 @@ class _Launch:
             for rank in self.ranks:
                 rank.end()
             self.selector.close()
+            os.close(lifeline)
+            os.close(held)
             shutil.rmtree(directory, ignore_errors=True)
 
     def _all_exited(self) -> bool:
@@ -83,14 +86,14 @@ class _Launch:
 
     # Starting.
 
-    def _start(self, directory: str) -> None:
+    def _start(self, directory: str, lifeline: int) -> None:
         options = self.options
         secret, job = secrets.token_hex(32), secrets.token_hex(8)
         for number in range(options.size):
             environment = rank_environment(
                 number, options.size, directory, secret, job, options.environment
             )
-            rank = RankProcess(number, options.command, environment, options.directory)
+            rank = RankProcess(number, options.command, environment, options.directory, lifeline)
             self.ranks.append(rank)
             self._say(f"started rank {number} as process {rank.pid}")
             streams = (

@@ -113,6 +113,7 @@ def _read_nuvec(environment: Environment) -> Place:
             "ranks are unknown"
         )
     elif directory:
+        _check_private(directory)
         addresses = tuple(
             Address("localhost", unix=os.path.join(directory, f"{other}.sock"))
             for other in range(size)
@@ -130,6 +131,17 @@ def _read_nuvec(environment: Environment) -> Place:
             f"to {len(addresses) - 1}"
         )
     return Place(rank, addresses)
+
+
+def _check_private(directory: str) -> None:
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return  # whoever listens there will say what is wrong with it
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigurationError(
+            f"NUVEC_SOCKET_DIR={directory} can be entered by other users: chmod 700 {directory}"
+        )
 
 
 SOURCES: tuple[Source, ...] = (

@@ -9,6 +9,8 @@ from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.ops.selection import where
+from nuvec.distributed.collectives.all_reduce import all_sum, broadcast
+from nuvec.distributed.group import Group, default_group
 from nuvec.nn.module import Module
 
 __all__ = ["average_gradients", "broadcast_parameters"]

@@ -7,8 +7,10 @@ from typing import Any
 from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, ShapeError
+from nuvec.core.functions.exponentials import logsumexp
+from nuvec.core.functions.indexing import take_along_axis
 from nuvec.core.ops.build import normalize_axis
-from nuvec.core.ops.exponential import log
+from nuvec.core.ops.exponential import log, logaddexp
 from nuvec.core.ops.selection import clip, where
 from nuvec.core.ops.structure import expand_dims, squeeze
 

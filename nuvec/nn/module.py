@@ -59,6 +59,10 @@ class Module(Structured):
     # Read by nv.value_and_grad: integer and boolean leaves of a module get None for a gradient.
     integer_leaves_have_no_gradient = True
 
+    def __init__(self) -> None:
+        self._training = True
+        self._no_grad = frozenset()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} does not define __call__.")
 

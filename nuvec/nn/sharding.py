@@ -21,6 +21,8 @@ from typing import Any
 
 from nuvec.core.array import Array
 from nuvec.core.ops.structure import concatenate
+from nuvec.distributed.collectives.replicated import sum_gradients, sum_partials
+from nuvec.distributed.group import Group, default_group
 from nuvec.nn.layers.linear import Linear, affine, project
 from nuvec.nn.module import Module
 
@@ -92,6 +94,7 @@ class AllToShardedLinear(_ShardedLinear):
                     the next begins; each is divided among the ranks by itself
         """
         made = object.__new__(cls)
+        Module.__init__(made)
         made._fill(_dense(cls.__name__, layer), segments, group)
         return made
 
@@ -134,6 +137,7 @@ class ShardedToAllLinear(_ShardedLinear):
         """This rank's part of a `Linear`; `segments` concerns input_dims, as in
         `AllToShardedLinear.from_linear`."""
         made = object.__new__(cls)
+        Module.__init__(made)
         made._fill(_dense(cls.__name__, layer), segments, group)
         return made
 

@@ -18,12 +18,16 @@ from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
 from nuvec.core.interpreter import flush, queue_of
 from nuvec.core.ir import IR, Aval
 from nuvec.core.lower import Plan, lower
-from nuvec.core.node import Node, constant, context
+from nuvec.core.node import Node, constant, context, live
 from nuvec.core.recording import trace_ir
 from nuvec.core.traceback import filtered
 from nuvec.transforms.call import call_p
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.ir_tools import label_leaves
+
+# What a trace may read besides its arguments, and so belongs to its signature: the default group
+# (which `nuvec.distributed`, built on this file, enters here).
+GUARDS: list[Callable[[], Any]] = []
 
 CACHE_SIZE = 128  # programs a compiled function keeps; the least recently used goes first
 
@@ -99,7 +103,7 @@ class Compiled:
         entry, arrays = self._entry(args, kwargs)
         operands = [*entry.captured(), *arrays]
         name = name_of(self._f)
-        if context.traces or any(a._node.marks is not None for a in operands):
+        if context.traces or any(a._node.marks and live(a._node.marks) for a in operands):
             outs = call_p.bind(*operands, ir=entry.ir, name=name)
         else:
             outs = self._run(entry, operands)
@@ -130,7 +134,7 @@ class Compiled:
             for leaf in leaves
         ]
         avals = tuple([a._node.aval for a in arrays])
-        key = (structure, avals, static, config.check_ir)
+        key = _key(structure, avals, static)
         try:
             entry = self._cache.get(key)
         except TypeError as error:
@@ -139,7 +143,8 @@ class Compiled:
             ) from None
         if entry is None or not entry.fits():
             entry = self._trace(args, kwargs, static, structure, avals)
-            self._cache[key] = entry
+            # Computed anew: the trace may have been the first to ask for the default group.
+            self._cache[_key(structure, avals, static)] = entry
             if len(self._cache) > CACHE_SIZE:
                 self._cache.popitem(last=False)
         else:
@@ -200,8 +205,9 @@ class Compiled:
         leaves, structure = tree.flatten((rest, named))
         avals = tuple([operand(x)._node.aval for x in leaves])
         lines = []
-        for (s, a, st, _), entry in self._cache.items():
-            if (s, a, st) == (structure, avals, static):
+        now = _key(structure, avals, static)
+        for key, entry in self._cache.items():
+            if key == now:
                 if entry.fits():
                     lines.append("runs from the cache")
                     captured = [c for c in entry.captures if c is not RANDOM_SOURCE]
@@ -217,11 +223,13 @@ class Compiled:
                 return "\n".join(lines)
         if not self._cache:
             return "traces: nothing is cached yet"
-        s, a, st, _ = next(reversed(self._cache))
+        s, a, st, *_ = next(reversed(self._cache))
         if s != structure:
             lines.append(f"traces: the arguments have structure {structure}, last time {s}")
         elif st != static:
             lines.append(f"traces: static arguments are {static}, last time {st}")
+        elif a == avals:
+            lines.append("traces: the default group is another one")
         else:
             differ = [
                 f"leaf {i} is {now}, last time {was}"
@@ -234,6 +242,10 @@ class Compiled:
     def clear_cache(self) -> None:
         """Forget every traced signature."""
         self._cache.clear()
+
+
+def _key(structure: Any, avals: tuple[Aval, ...], static: Any) -> tuple[Any, ...]:
+    return (structure, avals, static, *[guard() for guard in GUARDS])
 
 
 def _signature(f: Any) -> inspect.Signature | None:

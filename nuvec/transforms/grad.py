@@ -38,12 +38,13 @@ def backward_walk(trace: Trace, steps: Sequence[Step], cotangents: Cotangents) -
         if may_mask:
             masked.add(node)
 
+    take = cotangents.pop
     for node, inputs in reversed(steps):
         primitive = node.primitive
-        c = cotangents.pop(node, None)
+        c = take(node, None)
         if c is None and not primitive.effect and primitive is not MARK:
             continue
-        may_mask = bool(masked) and node in masked
+        may_mask = node in masked if masked else False
         if primitive.derivatives is not None:
             _elementwise(trace, node, inputs, c, may_mask, give)
         elif primitive is PROJECTION:
@@ -122,9 +123,8 @@ def _multiple(
 ) -> None:
     primitive = node.primitive
     operands = [Array(i) for i in inputs]
-    if primitive.split is not None:  # an equation recorded where the trace did not see it
-        _, linear = primitive.split(trace, tuple(operands), node.params)
-        results = linear(cs)
+    if primitive.split is not None:
+        results = _pull_again(node, operands, cs)
     elif primitive.vjp is NOT_DIFFERENTIABLE:
         return
     else:
@@ -143,6 +143,21 @@ def _multiple(
     for source, c in zip(inputs, results, strict=True):
         if c is not None and is_active(source, trace):
             give(source, c, may_mask)
+
+
+def _pull_again(node: Node, operands: list[Array], cs: list[Any]) -> list[Array | None]:
+    """An equation that holds IRs and was recorded where the trace did not see it (the forward of a
+    custom rule that closes over traced values): record it anew, with its residuals."""
+    inputs: list[Array] = []
+
+    def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        inputs.extend([identity_input(trace, a) for a in operands])
+        return tuple(inputs), {}
+
+    record = node.primitive.inline or node.primitive.bind
+    recording = _Recording(lambda *xs: record(*xs, **node.params), "a call", False)
+    recording.run(arguments, inputs)
+    return list(recording.pull(cs))
 
 
 class _Recording:

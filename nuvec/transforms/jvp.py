@@ -108,9 +108,8 @@ def _rule(
         return _elementwise(node, operands, moving, masked, inputs)
     if primitive.linear is not None and primitive.jvp is None:
         return linear_jvp(primitive, moving, operands, params)
-    if primitive.split is not None:  # an equation recorded where the trace did not see it
-        _, linear = primitive.split(trace, tuple(operands), params)
-        return linear(moving)
+    if primitive.split is not None:
+        return _push_again(node, operands, moving)
     if primitive.jvp is NOT_DIFFERENTIABLE:
         return [None] * len(node.aval) if primitive.multiple else None
     if primitive.jvp is None:
@@ -118,6 +117,19 @@ def _rule(
     if not primitive.multiple and not dtypes.is_inexact(node.aval.dtype):
         return None
     return primitive.jvp(moving, Array(node), *operands, **params)
+
+
+def _push_again(node: Node, operands: list[Array], moving: list[Tangent]) -> list[Tangent]:
+    """An equation that holds IRs and was recorded where the trace did not see it (the forward of a
+    custom rule that closes over traced values): record it anew, with its residuals."""
+    with open_trace("jvp", "a call") as trace:
+        inputs = [identity_input(trace, a) for a in operands]
+        outs = (node.primitive.inline or node.primitive.bind)(*inputs, **node.params)
+        nodes = [o._node for o in outs]
+        steps = marked_graph(trace, [*nodes, *trace.effects], {i._node for i in inputs})
+    tangents = {i._node: t for i, t in zip(inputs, moving, strict=True) if t is not None}
+    forward_walk(trace, steps, tangents)
+    return [tangents.get(n) if is_active(n, trace) else None for n in nodes]
 
 
 def _elementwise(

@@ -301,4 +301,5 @@ def refuse_reverse_over(name: str, arguments: Sequence[Array], outer: tuple[Trac
 custom_rule_p = Primitive(
     "custom_rule", _lower, lambda *avals, fun, rule: fun.out_avals, "call", vmap=_vmap,
     multiple=True, higher_order=True, split=_split,
+    inline=lambda *operands, fun, rule: replay(fun, operands),
 )  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed.contract import CASES, on_ranks
+from tests.distributed.contract import CASES
+from tests.distributed.contract_tools import on_ranks
 from tests.distributed.worlds import TIMEOUT, TRANSPORTS
 
 pytestmark = pytest.mark.timeout(60)

@@ -268,6 +268,59 @@ def test_ranks_do_not_outlive_a_killed_launcher(
     assert list(temporary.iterdir()) == []
 
 
+def test_the_reader_may_go_away(script: Callable[[str], str]) -> None:
+    job = start("-n", "2", script("for i in range(20000): print(i)"))
+    assert job.stdout is not None and job.stderr is not None
+    job.stdout.readline()
+    job.stdout.close()
+    assert job.stderr.read() == ""
+    job.stderr.close()
+    assert job.wait(20) == 0
+
+
+def test_groups_join_flush_and_say_why_they_failed(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import sys\n"
+        "from nuvec.distributed import default_group, init\n"
+        "group = default_group()\n"
+        "assert init(strict=True, backend='mesh') is group\n"
+        "print(group, group.split(0, -group.rank()).size())\n"
+        "if sys.argv[1:] and group.rank() == 1: raise ValueError('on purpose')\n"
+        "group.barrier()\n"
+    )
+    done = launch("-n", "2", str(path))
+    assert done.returncode == 0, done.stderr
+    lines = [f"[{r}] Group(rank={r}, size=2, transport=mesh) 2" for r in range(2)]
+    assert sorted(done.stdout.splitlines()) == lines
+    done = launch("-n", "2", str(path), "fail")
+    assert done.returncode == 1
+    assert "[1] ValueError: on purpose" in done.stderr
+    assert "rank 1" in done.stderr and "failed with ValueError: on purpose" in done.stderr
+
+
+def test_a_rank_notices_that_its_launcher_is_gone() -> None:
+    """On systems without PR_SET_PDEATHSIG."""
+    ours, theirs = os.pipe()
+    source = (
+        "import os, time; from nuvec.distributed._lifeline import watch_launcher; "
+        "watch_launcher(os.environ); print('ready', flush=True); time.sleep(60)"
+    )
+    rank = subprocess.Popen(
+        [sys.executable, "-c", source],
+        env=environment(NUVEC_LIFELINE_FD=str(ours)),
+        pass_fds=(ours,),
+        stdout=subprocess.PIPE,
+    )
+    os.close(ours)
+    assert rank.stdout is not None
+    rank.stdout.readline()
+    assert rank.poll() is None
+    os.close(theirs)
+    assert rank.wait(10) == -signal.SIGTERM
+    rank.stdout.close()
+
+
 def test_colour_and_progress_on_a_terminal(script: Callable[[str], str]) -> None:
     path = script(
         """
@@ -298,8 +351,10 @@ def test_colour_and_progress_on_a_terminal(script: Callable[[str], str]) -> None
 
 
 def screen_of(path: Path, prefixed: bool = True) -> tuple[Screen, Callable[[], str]]:
-    screen = Screen(open(path, "wb"), prefixed)  # noqa: SIM115 - closed by the reader
-    return screen, lambda: (screen.stream.flush(), path.read_text())[1]
+    with open(path, "wb", buffering=0) as file:
+        screen = Screen(file, prefixed)
+        screen.fd = os.dup(screen.fd)
+    return screen, path.read_text
 
 
 def test_unfinished_lines_of_two_ranks_do_not_mix(tmp_path: Path) -> None:
@@ -313,7 +368,7 @@ def test_unfinished_lines_of_two_ranks_do_not_mix(tmp_path: Path) -> None:
     two.feed(b"hello\n")
     one.finish()
     assert text() == "[0] (Pdb) answer\n[1] hello\n[0] next\n"
-    screen.stream.close()
+    os.close(screen.fd)
 
 
 def test_of_a_progress_bar_a_log_keeps_the_end(tmp_path: Path) -> None:
@@ -324,7 +379,7 @@ def test_of_a_progress_bar_a_log_keeps_the_end(tmp_path: Path) -> None:
     bar.feed(b"\r100%\r\n")
     bar.feed(b"dos\r\n")
     assert text() == "[0] 100%\n[0] dos\n"
-    screen.stream.close()
+    os.close(screen.fd)
 
 
 def test_a_held_traceback_is_shown_in_the_end(tmp_path: Path) -> None:
@@ -334,4 +389,4 @@ def test_a_held_traceback_is_shown_in_the_end(tmp_path: Path) -> None:
     assert text() == "[1] before\n"
     stream.tick(time.monotonic() + 3)
     assert text().endswith("[1]   File x\n[1] ValueError: y\n")
-    screen.stream.close()
+    os.close(screen.fd)

@@ -12,7 +12,7 @@ import pytest
 from nuvec.core.errors import ConfigurationError, MismatchError, PeerError
 from nuvec.distributed import Group, default_group, init, run_local, set_default_group
 from nuvec.distributed.transports import local
-from tests.distributed.contract import on_ranks
+from tests.distributed.contract_tools import on_ranks
 from tests.distributed.worlds import TRANSPORTS
 
 pytestmark = pytest.mark.timeout(30)

@@ -21,7 +21,7 @@ from nuvec.distributed.transports import connect
 from nuvec.distributed.transports.job import Job
 from nuvec.distributed.transports.mesh import MeshCommunicator, mesh_communicator
 from nuvec.distributed.transports.wire import Kind, pack_head
-from tests.distributed.contract import on_ranks, raises
+from tests.distributed.contract_tools import on_ranks, raises
 from tests.distributed.worlds import TRANSPORTS, mesh_jobs
 
 pytestmark = pytest.mark.timeout(60)

@@ -172,3 +172,16 @@ def test_secrets(tmp_path: Path) -> None:
         read_secret({"NUVEC_SECRET_FILE": str(path)})
     with pytest.raises(ConfigurationError, match="No such file"):
         read_secret({"NUVEC_SECRET_FILE": str(path) + "x"})
+
+
+def test_a_socket_directory_that_others_can_enter(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o755)
+    variables = {
+        "NUVEC_RANK": "0",
+        "NUVEC_WORLD_SIZE": "2",
+        "NUVEC_SOCKET_DIR": str(tmp_path),
+    }
+    with pytest.raises(ConfigurationError, match="chmod 700"):
+        find_job(variables)
+    os.chmod(tmp_path, 0o700)
+    assert find_job(variables) is not None

@@ -11,7 +11,7 @@ from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.transports.job import Address, Job, listen
 from nuvec.distributed.transports.local import local_world
 from nuvec.distributed.transports.mesh import mesh_communicator
-from tests.distributed.contract import MakeWorld
+from tests.distributed.contract_tools import MakeWorld
 
 TIMEOUT = 30.0
 

@@ -11,10 +11,19 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy, operand
-from nuvec.core.errors import DtypeError
+from nuvec.core.functions.index import Index, read_index
 from nuvec.core.functions.indexing import (
-    Index, broadcast_value, cast_value, index_operands, mask_of, natural_value, put, read,
-    read_index, setitem_value, view_of, write, write_mask,
+    broadcast_value,
+    cast_value,
+    index_operands,
+    mask_of,
+    natural_value,
+    put,
+    read,
+    setitem_value,
+    view_of,
+    write,
+    write_mask,
 )  # fmt: skip
 from nuvec.core.ops.arithmetic import add, multiply
 from nuvec.core.ops.build import as_operand
@@ -34,7 +43,7 @@ class At:
     __slots__ = ("_array",)
 
     def __init__(self, array: Array) -> None:
-        self._array = array
+        self._array = operand(array, "the array of at")
 
     def __getitem__(self, index: Any) -> AtIndex:
         return AtIndex(self._array, index)

@@ -82,7 +82,8 @@ def _parse(text: str, shapes: tuple[Shape, ...]) -> Subscripts:
                 )
             if label not in sizes or known == 1:
                 sizes[label], owner[label] = n, shape
-    dots = sorted({l for labels in inputs for l in labels if l[0] == "."}, key=lambda l: -int(l[3:]))
+    hidden = {l for labels in inputs for l in labels if l[0] == "."}
+    dots = sorted(hidden, key=lambda l: -int(l[3:]))
     if arrow:
         output = _output_labels(right, text, tuple(dots), sizes)
     else:
@@ -95,7 +96,7 @@ def _labels(term: str, text: str, shape: Shape) -> Labels:
     before, ellipsis, after = term.partition("...")
     for name in before + after:
         if not name.isalpha():
-            raise ValueError(f"einsum {text!r}: {name!r} in {term!r} is no label; labels are letters")
+            raise ValueError(f"einsum {text!r}: {name!r} in {term!r} is no label; use letters")
     named = len(before) + len(after)
     hidden = len(shape) - named
     if hidden < 0 or (hidden and not ellipsis):
@@ -256,7 +257,7 @@ def einsum(*args: Any, optimize: Any = True, preferred_element_type: Any = None)
     >>> nv.einsum("ij,jk->ik", x, y).shape
     (2, 4)
     """
-    text, operands, parsed = _read(args)
+    _, operands, parsed = _read(args)
     arrays = promote_operands("einsum", operands)
     if preferred_element_type is not None:
         dtype = dtypes.as_dtype(preferred_element_type)

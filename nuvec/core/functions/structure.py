@@ -1,8 +1,7 @@
-"""Rearranging arrays: stack, split, roll, tile, repeat, axis moves, and np.pad."""
+"""Rearranging one array: axis moves, roll, tile, repeat, rot90, diagonals."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,153 +9,11 @@ import numpy as np
 
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import AxisError, ShapeError
-from nuvec.core.functions.indexing import cast_value, take
+from nuvec.core.functions.indexing import take
 from nuvec.core.ops.build import normalize_axes, normalize_axis
 from nuvec.core.ops.shape import broadcast_to, broadcast_to_p, reshape_p, transpose_p
-from nuvec.core.ops.structure import (
-    Ints, concatenate, concatenate_p, expand_dims, flip_axes, operands_of, pad_with, slice_axis,
-)  # fmt: skip
+from nuvec.core.ops.structure import Ints, concatenate_p, flip_axes, slice_axis
 from nuvec.core.traceback import filtered
-
-# Joining
-
-
-@filtered
-def stack(arrays: Sequence[Any], axis: int = 0, *, dtype: Any = None) -> Array:
-    """The arrays, all of one shape, joined along a new axis.
-
-    Raises ShapeError when the shapes differ and for an empty list.
-
-    >>> import nuvec as nv
-    >>> nv.stack([nv.array([1, 2]), nv.array([3, 4])], axis=1)
-    array([[1, 3],
-           [2, 4]], dtype=int32)
-    """
-    xs = operands_of("stack", arrays, dtype)
-    shapes = [x.shape for x in xs]
-    if any(s != shapes[0] for s in shapes):
-        raise ShapeError(
-            f"stack: all arrays must have one shape, got {' and '.join(map(str, shapes))}; "
-            "broadcast them first, or join them along an axis they have with nv.concatenate"
-        )
-    axis = normalize_axis(axis, xs[0].ndim + 1, "stack")
-    xs = [expand_dims(x, axis) for x in xs]
-    return xs[0] if len(xs) == 1 else concatenate_p.bind(*xs, axis=axis)
-
-
-@filtered
-def vstack(arrays: Sequence[Any]) -> Array:
-    """The arrays joined along the first axis, 1-D ones as rows.
-
-    >>> import nuvec as nv
-    >>> nv.vstack([nv.ones(3), nv.zeros((2, 3))]).shape
-    (3, 3)
-    """
-    return concatenate([atleast_2d(x) for x in operands_of("vstack", arrays)], 0)
-
-
-@filtered
-def hstack(arrays: Sequence[Any]) -> Array:
-    """The arrays joined along the second axis, 1-D ones along their first.
-
-    >>> import nuvec as nv
-    >>> nv.hstack([nv.ones(3), nv.zeros(2)]).shape
-    (5,)
-    """
-    xs = [atleast_1d(x) for x in operands_of("hstack", arrays)]
-    return concatenate(xs, 0 if xs[0].ndim == 1 else 1)
-
-
-@filtered
-def dstack(arrays: Sequence[Any]) -> Array:
-    """The arrays joined along the third axis, as `np.dstack`.
-
-    >>> import nuvec as nv
-    >>> nv.dstack([nv.ones(3), nv.zeros(3)]).shape
-    (1, 3, 2)
-    """
-    return concatenate([atleast_3d(x) for x in operands_of("dstack", arrays)], 2)
-
-
-@filtered
-def column_stack(arrays: Sequence[Any]) -> Array:
-    """The arrays joined along the second axis, 1-D ones as columns.
-
-    >>> import nuvec as nv
-    >>> nv.column_stack([nv.ones(3), nv.zeros(3)]).shape
-    (3, 2)
-    """
-    xs = operands_of("column_stack", arrays)
-    return concatenate([x if x.ndim > 1 else reshape_p.bind(x, shape=(x.size, 1)) for x in xs], 1)
-
-
-# Cutting
-
-
-@filtered
-def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
-    """`x` cut along `axis` into so many equal parts, or before each of the given indices.
-
-    Raises ShapeError when equal parts are impossible; `array_split` allows unequal ones.
-
-    >>> import nuvec as nv
-    >>> [part.shape for part in nv.split(nv.ones(5), [2, 3])]
-    [(2,), (1,), (2,)]
-    """
-    x = operand(x, "split's operand")
-    axis = normalize_axis(axis, x.ndim, "split")
-    if isinstance(indices_or_sections, int | np.integer):
-        count, n = int(indices_or_sections), x.shape[axis]
-        if count < 1 or n % count:
-            raise ShapeError(
-                f"split: axis {axis} of shape {x.shape} has size {n}, which does not divide into "
-                f"{count} equal parts; nv.array_split allows unequal parts"
-            )
-    return array_split(x, indices_or_sections, axis)
-
-
-@filtered
-def array_split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
-    """As `split`, where the first parts may be longer by one.
-
-    >>> import nuvec as nv
-    >>> [len(part) for part in nv.array_split(nv.ones(5), 3)]
-    [2, 2, 1]
-    """
-    x = operand(x, "array_split's operand")
-    axis = normalize_axis(axis, x.ndim, "array_split")
-    n = x.shape[axis]
-    if isinstance(indices_or_sections, int | np.integer):
-        count = int(indices_or_sections)
-        if count < 1:
-            raise ShapeError(f"array_split: the number of parts must be positive, got {count}")
-        size, longer = divmod(n, count)
-        starts = [i * size + min(i, longer) for i in range(count)]
-    else:
-        starts = [0, *[int(i) for i in indices_or_sections]]
-    stops = [*starts[1:], n]
-    parts = []
-    for start, stop in zip(starts, stops, strict=True):
-        first, last, _ = slice(start, stop).indices(n)
-        parts.append(slice_axis(x, axis, first, max(first, last)))
-    return parts
-
-
-@filtered
-def unstack(x: Any, axis: int = 0) -> list[Array]:
-    """The items of `x` along an axis, which they do not have any more.
-
-    >>> import nuvec as nv
-    >>> [item.shape for item in nv.unstack(nv.ones((2, 3)))]
-    [(3,), (3,)]
-    """
-    x = operand(x, "unstack's operand")
-    axis = normalize_axis(axis, x.ndim, "unstack")
-    shape = x.shape[:axis] + x.shape[axis + 1 :]
-    return [
-        reshape_p.bind(slice_axis(x, axis, i, i + 1), shape=shape) for i in range(x.shape[axis])
-    ]
-
 
 # Axes
 
@@ -405,82 +262,6 @@ def fliplr(x: Any) -> Array:
     """`x` with its second axis reversed."""
     x = operand(x, "fliplr's operand")
     return flip_axes(x, normalize_axes(1, x.ndim, "fliplr"))
-
-
-# np.pad
-
-_INDEXED = ("edge", "reflect", "symmetric", "wrap")
-
-
-@filtered
-def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Array:
-    """`x` with `pad_width` elements added at the ends of its axes, as `np.pad`.
-
-    `pad_width` is a number (for both ends of every axis), a pair (before, after), or one pair an
-    axis.  mode "constant" adds `constant_values` (given in the same forms), "edge" the last
-    element, "reflect" a mirror image about it, "symmetric" one that repeats it, "wrap" the other
-    end.  Raises ShapeError for widths that are negative or do not fit the axes.
-
-    >>> import nuvec as nv
-    >>> nv.pad(nv.array([1, 2, 3]), (1, 2))
-    array([0, 1, 2, 3, 0, 0], dtype=int32)
-    >>> nv.pad(nv.array([1, 2, 3]), 2, mode="reflect")
-    array([3, 2, 1, 2, 3, 2, 1], dtype=int32)
-    """
-    x = operand(x, "pad's operand")
-    widths = _pad_widths(pad_width, x)
-    if mode == "constant":
-        return _pad_constant(x, widths, constant_values)
-    if mode not in _INDEXED:
-        raise ValueError(
-            f"pad: mode must be 'constant', {', '.join(map(repr, _INDEXED))}, got {mode!r}"
-        )
-    for axis, width in enumerate(widths):
-        if width != (0, 0):
-            n = x.shape[axis]
-            if not n:
-                raise ShapeError(f"pad: axis {axis} of shape {x.shape} is empty; {mode} needs one")
-            # The positions are padded by NumPy; then each axis is a gather.
-            x = take(x, np.pad(np.arange(n), width, mode=mode), axis)  # type: ignore[call-overload]
-    return x
-
-
-def _pad_widths(pad_width: Any, x: Array) -> list[tuple[int, int]]:
-    widths = np.asarray(pad_width)
-    try:
-        pairs = np.broadcast_to(widths, (x.ndim, 2))
-    except ValueError:
-        raise ShapeError(
-            f"pad: pad_width {pad_width} does not fit an array of shape {x.shape}: give a number, "
-            "a pair (before, after), or one pair for each axis"
-        ) from None
-    if widths.dtype.kind not in "iu" or (widths.size and widths.min() < 0):
-        raise ShapeError(f"pad: pad_width must be non-negative integers, got {pad_width}")
-    return [(int(before), int(after)) for before, after in pairs]
-
-
-def _pad_constant(x: Array, widths: list[tuple[int, int]], values: Any) -> Array:
-    low, high = tuple(w[0] for w in widths), tuple(w[1] for w in widths)
-    if type(values) in (int, float, bool) and values == 0 and math.copysign(1, values) > 0:
-        return pad_with(x, low, high)
-    if isinstance(values, list | tuple):
-        rows: Any = np.asarray(values)
-        pairs = [[rows[a][b] for b in (0, 1)] for rows in [np.broadcast_to(rows, (x.ndim, 2))]
-                 for a in range(x.ndim)]  # fmt: skip
-    else:
-        pairs = [[values, values]] * x.ndim
-    for axis, (width, pair) in enumerate(zip(widths, pairs, strict=True)):
-        parts = [x]
-        for end in (0, 1):
-            if width[end]:
-                value = pair[end]
-                value = value.item() if isinstance(value, np.generic) else value
-                value = cast_value(value, x, "pad(constant_values=v)")
-                shape = x.shape[:axis] + (width[end],) + x.shape[axis + 1 :]
-                parts.insert(0 if end == 0 else len(parts), broadcast_to(value, shape))
-        if len(parts) > 1:
-            x = concatenate_p.bind(*parts, axis=axis)
-    return x
 
 
 @filtered

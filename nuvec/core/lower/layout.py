@@ -36,7 +36,7 @@ class Layout(IntEnum):
 
 # Of these kinds every lowering gives C-contiguous results for C-contiguous operands; so do the
 # primitives named.  Of others nothing is known.  A test holds the table of cases against this.
-KNOWN_KINDS = frozenset(("elementwise", "reduction", "random"))
+KNOWN_KINDS = frozenset(("elementwise", "reduction"))
 KNOWN = frozenset(("concatenate", "pad"))
 # These copy into C order whatever their operands' layouts are.
 ALWAYS_CONTIGUOUS = frozenset(("update_slice", "scatter_add", "scatter_set", "erf", "complex"))
@@ -64,6 +64,8 @@ def result_layout(eqn: Eqn, layout: Callable[[Atom], Layout], index: int = 0) ->
     if primitive.name == "dot_general":
         return _dot_layout(eqn, layout)
     known = primitive.kind in KNOWN_KINDS or primitive.name in KNOWN
+    if primitive.kind == "random":  # a batch of draws is a part of whole blocks
+        known = len(eqn.inputs[0].aval.shape) == 1
     if primitive.kind == "view" and not known:
         return _view_layout(primitive, eqn, layout)
     if not known:

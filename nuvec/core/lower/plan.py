@@ -168,7 +168,7 @@ class _Placer:
             for s in shared:
                 s.kept = True
         primitive = eqn.primitive
-        if len(shared) > CLUMP and not (_is_fresh(primitive) or primitive.out):
+        if len(shared) > CLUMP and not (surely_fresh(primitive) or primitive.out):
             for s in shared:
                 s.kept = True
             shared = frozenset((_Storage(foreign=True),))
@@ -195,7 +195,7 @@ class _Placer:
         storage.aval = out.aval
         known = self.layouts[out] is Layout.CONTIGUOUS
         storage.out = known and takes_out(primitive, out.aval)
-        storage.owned = storage.out or _is_fresh(primitive)
+        storage.owned = storage.out or surely_fresh(primitive)
         self.add(out, frozenset((storage,)) if storage.owned else shared | {storage})
 
     def add(self, var: Var, roots: frozenset[_Storage]) -> None:
@@ -333,7 +333,7 @@ def takes_out(primitive: Primitive, out: Aval) -> bool:
     return primitive.out and not primitive.multiple and bool(out.shape)
 
 
-def _is_fresh(primitive: Primitive) -> bool:
+def surely_fresh(primitive: Primitive) -> bool:
     return (
         isinstance(primitive.lower, np.ufunc)
         or primitive.kind in FRESH_KINDS

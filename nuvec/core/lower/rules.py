@@ -268,7 +268,7 @@ ROWS: tuple[Row, ...] = (
     *map(_neutral, NEUTRAL),
     _involution("negative", "turns the sign bit twice, or negates twice modulo 2^n"),
     _involution("logical_not", "not not x is x"),
-    _involution("bitwise_not", "turns every bit twice"),
+    _involution("invert", "turns every bit twice"),
     Row("reshape(x, x.shape)", "x", "no element moves", _only(reshape_p), _reshape_same),
     Row("reshape(reshape(x, s), t)", "reshape(x, t)", "elements stay in row-major order",
         _only(reshape_p), _reshape_reshape),

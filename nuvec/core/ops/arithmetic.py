@@ -161,9 +161,10 @@ sqrt = unary(sqrt_p, to_inexact, """The square root, elementwise: NaN for negati
     """)
 
 rsqrt_p = Primitive(
-    "rsqrt", lambda x: np.reciprocal(np.sqrt(x)), elementwise_rule("rsqrt"), "elementwise",
+    "rsqrt", lambda x, out=None: np.reciprocal(np.sqrt(x, out=out), out=out),
+    elementwise_rule("rsqrt"), "elementwise",
     # d x^(-1/2) = -1/2 x^(-3/2) = -1/2 x^(-1/2) / x
-    derivatives=(lambda out, x: divide(multiply(out, -0.5), x),),
+    derivatives=(lambda out, x: divide(multiply(out, -0.5), x),), out=True,
 )  # fmt: skip
 rsqrt = unary(rsqrt_p, to_inexact, """`1 / sqrt(x)`, elementwise.
 
@@ -193,8 +194,11 @@ cbrt = unary(cbrt_p, real_inexact, """The cube root, elementwise.
 # factor it is linear, so its derivative there is itself with the other factor.
 
 
-def _masked_product_lower(c: Any, d: Any) -> Any:
-    return np.where(np.equal(c, 0), np.zeros((), c.dtype), np.multiply(c, d))
+def _masked_product_lower(c: Any, d: Any, out: Any = None) -> Any:
+    zero = np.equal(c, 0)  # first, for `out` may be c
+    out = np.asarray(np.multiply(c, d, out=out))
+    np.copyto(out, out.dtype.type(0), where=zero)
+    return out
 
 
 def _masked_product_jvp(
@@ -216,7 +220,7 @@ def _masked_product_vjp(i: int, g: Array, out: Array, c: Array, d: Array) -> Arr
 
 masked_product_p = Primitive(
     "masked_product", _masked_product_lower, elementwise_rule("masked_product"), "elementwise",
-    jvp=_masked_product_jvp, vjp=_masked_product_vjp, selects=True,
+    jvp=_masked_product_jvp, vjp=_masked_product_vjp, out=True, selects=True,
 )  # fmt: skip
 masked_product = binary(masked_product_p, doc="""`c * d`, and 0 where `c` is 0 whatever `d` is.
 

@@ -17,7 +17,7 @@ from nuvec.core.array import Array, literal, operand
 from nuvec.core.errors import AxisError, DtypeError, ShapeError
 from nuvec.core.interpreter import bound_pending
 from nuvec.core.ir import Aval, aval
-from nuvec.core.node import LITERAL, NO_PARAMS, Node, context
+from nuvec.core.node import LITERAL, NO_PARAMS, Node, context, live, unite
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import strip_error
 
@@ -44,7 +44,15 @@ def promote_operands(
             given = ", ".join(map(str, avals))
             raise DtypeError(f"{name}({given}): {error}") from None
     weak = all(a.weak for a in avals)
-    return [as_operand(a, dtype, weak) for a in arrays]
+    # A Python scalar goes straight to the common dtype: by way of float32, 0.1 would reach a
+    # float64 operand with half of its digits.
+    to_bool = dtypes.is_bool(dtype)
+    return [
+        literal(bool(x) if to_bool else x, dtype, weak)
+        if type(x) in _SCALARS
+        else as_operand(a, dtype, weak)
+        for x, a in zip(operands, arrays, strict=True)
+    ]
 
 
 def as_operand(x: Array, dtype: np.dtype, weak: bool = False) -> Array:
@@ -177,8 +185,13 @@ def unary(
             if type(x) is Array:
                 node = x._node
                 out = avals.get((node.aval,))
-                if out is not None and node.marks is None and not context.traces:
-                    made = Node(primitive, (node,), NO_PARAMS, out)
+                if out is not None:
+                    if context.symbolic:
+                        return primitive.bind(x)
+                    marks = node.marks
+                    if marks is not None:
+                        marks = live(marks)
+                    made = Node(primitive, (node,), NO_PARAMS, out, marks)
                     if not made.seq % 4099:
                         bound_pending(made)
                     return Array(made)
@@ -221,8 +234,11 @@ def binary(
             if a is not None and b is not None:
                 out = avals.get((a.aval, b.aval))
                 if out is not None:
-                    if a.marks is None and b.marks is None and not context.traces:
-                        made = Node(primitive, (a, b), NO_PARAMS, out)
+                    if not context.symbolic:
+                        marks = a.marks
+                        if marks is not None or b.marks is not None:
+                            marks = unite(marks, b.marks)
+                        made = Node(primitive, (a, b), NO_PARAMS, out, marks)
                         if not made.seq % 4099:
                             bound_pending(made)
                         return Array(made)
@@ -272,10 +288,13 @@ def _named(
 # Conversion is here because promotion, and so every family, needs it.
 
 
-def _convert_lower(x: Any, dtype: np.dtype) -> Any:
+def _convert_lower(x: Any, dtype: np.dtype, out: Any = None) -> Any:
     if dtypes.is_complex(x.dtype) and not dtypes.is_complex(dtype):
         x = x.real if not dtypes.is_bool(dtype) else x != 0
-    return np.asarray(x).astype(dtype)
+    if out is None:
+        return np.asarray(x).astype(dtype)
+    np.copyto(out, x, casting="unsafe")
+    return out
 
 
 convert_dtype: Primitive = Primitive(
@@ -286,4 +305,5 @@ convert_dtype: Primitive = Primitive(
     # d convert(x): the tangent converted; the cotangent converted back
     jvp=lambda tangents, out, x, dtype: convert_dtype.bind(tangents[0], dtype=dtype),
     vjp=lambda i, c, out, x, dtype: convert_dtype.bind(c, dtype=x.dtype),
+    out=True,
 )

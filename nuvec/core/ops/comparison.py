@@ -5,7 +5,6 @@ The results are booleans or integers, so none of these has a derivative.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.errors import DtypeError
 from nuvec.core.ops.build import (
+    Binary,
     Convert,
     binary,
     elementwise_rule,
@@ -118,19 +118,21 @@ greater_equal = binary(greater_equal_p, ordered,
 # Logic: operands of other dtypes count as true where they are not zero (NaN is true)
 
 
-def _logical(primitive: Primitive, doc: str) -> Callable[..., Array]:
-    """The public operation of a logical primitive, which itself takes booleans.
+def as_condition(name: str, x: Any) -> Array:
+    """`x` as booleans.  Each operand is converted by itself: what promotion would round to zero
+    (1e-10 beside a float16) is true."""
+    if type(x) is Array and dtypes.is_bool(x.dtype):
+        return x
+    return promote_operands(name, (x,), to_bool)[0]
 
-    Each operand is converted by itself: promoting int64 and float32 to a common float first
-    could lose the answer."""
+
+def _logical(primitive: Primitive, doc: str) -> Binary:
+    """The public operation of a logical primitive, which itself takes booleans."""
 
     @filtered
-    def operation(*operands: Any) -> Array:
-        if len(operands) != len(primitive.derivatives or ()):
-            raise TypeError(f"{primitive.name} takes {len(primitive.derivatives or ())} operands")
-        return primitive.bind(
-            *[promote_operands(primitive.name, (x,), to_bool)[0] for x in operands]
-        )
+    def operation(x: Any, y: Any, /) -> Array:
+        name = primitive.name
+        return primitive.bind(as_condition(name, x), as_condition(name, y))
 
     operation.__name__ = operation.__qualname__ = primitive.name
     operation.__doc__ = doc
@@ -162,12 +164,17 @@ logical_xor = _logical(logical_xor_p, """Whether exactly one of `x` and `y` is t
     """)
 
 logical_not_p = _primitive("logical_not", np.logical_not, 1)
-logical_not = _logical(logical_not_p, """`not x` at each element; nonzero values are true.
+
+
+@filtered
+def logical_not(x: Any, /) -> Array:
+    """`not x` at each element; nonzero values are true.
 
     >>> import nuvec as nv
     >>> nv.logical_not(nv.array([0, 1, 2]))
     array([ True, False, False], dtype=bool)
-    """)
+    """
+    return logical_not_p.bind(as_condition("logical_not", x))
 
 
 # Bits

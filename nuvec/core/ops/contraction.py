@@ -228,7 +228,9 @@ def _matmul_plan(xs: Axes, ys: Axes) -> tuple[Axes, Axes, Pairs, Pairs, Axes | N
     rank = max(len(x_batch), len(y_batch))
     x_batch = (1,) * (rank - len(x_batch)) + x_batch
     y_batch = (1,) * (rank - len(y_batch)) + y_batch
-    x_keep, y_keep, order, shape = [], [], [], []
+    x_keep: list[int] = []
+    y_keep: list[int] = []
+    shape: list[int] = []
     both, x_only, y_only = [], [], []
     for d, (m, n) in enumerate(zip(x_batch, y_batch, strict=True)):
         if m != n and 1 not in (m, n):
@@ -313,9 +315,8 @@ def matmul(x: Any, y: Any, /, *, preferred_element_type: Any = None) -> Array:
 def _pair(name: str, x: Any, y: Any, preferred: Any) -> list[Array] | tuple[Array, Array]:
     """The operands in one dtype: their promoted one, or the preferred one if it holds that."""
     if preferred is None:
-        if type(x) is Array and type(y) is Array:
-            if x.dtype is y.dtype:
-                return x, y
+        if type(x) is Array and type(y) is Array and x.dtype is y.dtype:
+            return x, y
         return promote_operands(name, (x, y))
     x, y = promote_operands(name, (x, y))
     dtype = dtypes.as_dtype(preferred)
@@ -346,71 +347,3 @@ def dot(x: Any, y: Any) -> Array:
     if x.shape[-1] != y.shape[axis]:
         raise ShapeError(_matmul_message(x.shape, y.shape).replace("matmul", "dot", 1))
     return dot_general_p.bind(x, y, contract=((x.ndim - 1,), (axis,)), batch=NO_BATCH)
-
-
-@filtered
-def inner(x: Any, y: Any) -> Array:
-    """Sums of products over the last axes of `x` and `y`, as `np.inner`; of scalars, x * y.
-
-    >>> import nuvec as nv
-    >>> nv.inner(nv.ones((2, 3)), nv.ones((4, 3))).shape
-    (2, 4)
-    """
-    x, y = promote_operands("inner", (x, y))
-    if not x.ndim or not y.ndim:
-        return multiply(x, y)
-    if x.shape[-1] != y.shape[-1]:
-        raise ShapeError(
-            f"inner: the last axes of shapes {x.shape} and {y.shape} have sizes {x.shape[-1]} and "
-            f"{y.shape[-1]}; they must be equal. For a matrix product use x @ y"
-        )
-    return dot_general_p.bind(x, y, contract=((x.ndim - 1,), (y.ndim - 1,)), batch=NO_BATCH)
-
-
-@filtered
-def outer(x: Any, y: Any) -> Array:
-    """All products of an element of `x` with one of `y`, both flattened: shape (M, N).
-
-    >>> import nuvec as nv
-    >>> nv.outer(nv.array([1, 2]), nv.array([3, 4, 5]))
-    array([[ 3,  4,  5],
-           [ 6,  8, 10]], dtype=int32)
-    """
-    x, y = promote_operands("outer", (x, y))
-    return multiply(reshape_p.bind(x, shape=(x.size, 1)), reshape_p.bind(y, shape=(1, y.size)))
-
-
-@filtered
-def tensordot(x: Any, y: Any, axes: int | Sequence[Any] = 2) -> Array:
-    """Sums of products over pairs of axes, as `np.tensordot`.
-
-    `axes` is a number (so many last axes of `x` with the first of `y`) or a pair of axes or of
-    sequences of axes.  Raises ShapeError when the sizes differ.
-
-    >>> import nuvec as nv
-    >>> nv.tensordot(nv.ones((2, 3, 4)), nv.ones((4, 3, 5)), ([1, 2], [1, 0])).shape
-    (2, 5)
-    """
-    x, y = promote_operands("tensordot", (x, y))
-    if isinstance(axes, int | np.integer):
-        count = int(axes)
-        if not 0 <= count <= min(x.ndim, y.ndim):
-            raise AxisError(
-                f"tensordot: cannot sum over {count} axes of shapes {x.shape} and {y.shape}"
-            )
-        xs, ys = tuple(range(x.ndim - count, x.ndim)), tuple(range(count))
-    else:
-        first, second = axes
-        xs, ys = _axes_of(first, x.ndim), _axes_of(second, y.ndim)
-    sizes = [x.shape[a] for a in xs], [y.shape[a] for a in ys]
-    if sizes[0] != sizes[1]:
-        raise ShapeError(
-            f"tensordot: axes {xs} of shape {x.shape} have sizes {sizes[0]} and axes {ys} of shape "
-            f"{y.shape} sizes {sizes[1]}; they must be the same, pair by pair"
-        )
-    return dot_general(x, y, (xs, ys))
-
-
-def _axes_of(axes: Any, ndim: int) -> Axes:
-    listed = axes if isinstance(axes, tuple | list) else (axes,)
-    return tuple(normalize_axis(a, ndim, "tensordot") for a in listed)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from nuvec.core import dtypes
 from nuvec.core.ops.arithmetic import add, multiply, negative, reciprocal, subtract
 from nuvec.core.ops.build import Unary, elementwise_rule, to_inexact, unary
 from nuvec.core.primitive import Primitive
@@ -178,17 +177,21 @@ tanh = unary(tanh_p, to_inexact, """The hyperbolic tangent, elementwise.
 # 1 / inf is 0 there; float16 has too few exponents for that and computes in float32
 
 
-def _sigmoid_lower(x: Any) -> Any:
-    wide = dtypes.accumulation(x.dtype)
-    y = x if wide is x.dtype else x.astype(wide)
-    y = np.reciprocal(np.add(np.exp(np.negative(y)), 1))
-    return y if wide is x.dtype else y.astype(x.dtype)
+def _sigmoid_lower(x: Any, out: Any = None) -> Any:
+    if x.dtype.itemsize > 2:
+        y = np.exp(np.negative(x, out=out), out=out)
+        return np.reciprocal(np.add(y, 1, out=out), out=out)
+    y = np.asarray(_sigmoid_lower(x.astype(np.float32)))
+    if out is None:
+        return y.astype(x.dtype)
+    np.copyto(out, y, casting="unsafe")
+    return out
 
 
 sigmoid_p = Primitive(
     "sigmoid", _sigmoid_lower, elementwise_rule("sigmoid"), "elementwise",
     # d sigmoid(x) = sigmoid(x) (1 - sigmoid(x))
-    derivatives=(lambda out, x: multiply(out, subtract(1, out)),),
+    derivatives=(lambda out, x: multiply(out, subtract(1, out)),), out=True,
 )  # fmt: skip
 sigmoid = unary(sigmoid_p, to_inexact, """The logistic function `1 / (1 + exp(-x))`, elementwise.
 

@@ -194,7 +194,7 @@ def _move_block(x: Array, source: int, destination: int, count: int) -> Array:
     return transpose_p.bind(x, permutation=tuple(order))
 
 
-gather_p = Primitive(
+gather_p: Primitive = Primitive(
     "gather", _gather_lower, _gather_rule, "gather",
     transpose=_gather_transpose, linear="joint", linear_operands=(0,), vmap=_gather_vmap,
 )  # fmt: skip
@@ -291,7 +291,7 @@ def scatter_vmap(primitive: Any) -> Any:
     return vmap
 
 
-scatter_add_p = Primitive(
+scatter_add_p: Primitive = Primitive(
     "scatter_add", _scatter_add_lower, scatter_rule, "gather", transpose=_scatter_add_transpose,
     linear="joint", linear_operands=(0, 1), vmap=scatter_vmap(lambda: scatter_add_p),
 )  # fmt: skip
@@ -342,7 +342,7 @@ def _scatter_set_transpose(
     return where(wins, got, zeros_of(aval((), got.dtype)))
 
 
-scatter_set_p = Primitive(
+scatter_set_p: Primitive = Primitive(
     "scatter_set", _scatter_set_lower, scatter_rule, "gather", transpose=_scatter_set_transpose,
     linear="joint", linear_operands=(0, 1), vmap=scatter_vmap(lambda: scatter_set_p),
 )  # fmt: skip

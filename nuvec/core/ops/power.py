@@ -83,9 +83,16 @@ def _static_power(x: Any, exponent: int) -> Array:
 # integer_power: the exponent is static
 
 
-def _integer_power_lower(x: Any, exponent: int) -> Any:
+def _integer_power_lower(x: Any, exponent: int, out: Any = None) -> Any:
     if exponent == 2:
-        return np.square(x)
+        return np.square(x, out=out)
+    if out is None:
+        return _product(x, exponent)
+    np.copyto(out, _product(x, exponent))
+    return out
+
+
+def _product(x: Any, exponent: int) -> Any:
     size = -exponent if exponent < 0 else exponent
     if size > _MULTIPLIED and dtypes.is_inexact(x.dtype):
         return _rounded_once(x, exponent)
@@ -116,6 +123,7 @@ integer_power_p = Primitive(
     derivatives=(
         lambda out, x, exponent: multiply(integer_power(x, exponent - 1), float(exponent)),
     ),
+    out=True,
 )  # fmt: skip
 
 

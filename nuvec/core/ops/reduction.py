@@ -15,7 +15,7 @@ from nuvec.core.errors import ShapeError
 from nuvec.core.ir import Aval, aval
 from nuvec.core.ops.arithmetic import divide, multiply
 from nuvec.core.ops.build import as_operand, normalize_axis, ordered, promote_operands
-from nuvec.core.ops.comparison import equal, to_bool
+from nuvec.core.ops.comparison import as_condition, equal
 from nuvec.core.ops.selection import where
 from nuvec.core.ops.shape import (
     broadcast_to,
@@ -203,8 +203,7 @@ def any(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
     >>> nv.any(nv.array([[0, 1], [0, 0]]), axis=1)
     array([ True, False], dtype=bool)
     """
-    (x,) = promote_operands("any", (x,), to_bool)
-    return reduce_with(any_p, x, axis, keepdims)
+    return reduce_with(any_p, as_condition("any", x), axis, keepdims)
 
 
 @filtered
@@ -217,8 +216,7 @@ def all(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
     >>> nv.all(nv.array([[0, 1], [1, 1]]), axis=1)
     array([False,  True], dtype=bool)
     """
-    (x,) = promote_operands("all", (x,), to_bool)
-    return reduce_with(all_p, x, axis, keepdims)
+    return reduce_with(all_p, as_condition("all", x), axis, keepdims)
 
 
 # argmax, argmin

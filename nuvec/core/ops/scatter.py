@@ -17,7 +17,11 @@ from nuvec.core.ops.build import as_operand
 from nuvec.core.ops.comparison import equal
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.indexing import (
-    flat_updates, gather_p, scatter_add_p, scatter_rule, scatter_vmap,
+    flat_updates,
+    gather_p,
+    scatter_add_p,
+    scatter_rule,
+    scatter_vmap,
 )  # fmt: skip
 from nuvec.core.ops.selection import where
 from nuvec.core.ops.structure import Ints
@@ -100,6 +104,7 @@ def _product_weights(
 def _scatter(name: str, ufunc: Any, weights: Any, selects: bool) -> Primitive:
     # As for maximum, what is not selected gets an exact zero even of an infinite cotangent.
     jvp, vjp = _derived(weights, masked_product if selects else multiply)
+    primitive: Primitive
     primitive = Primitive(name, _lower(ufunc), scatter_rule, "gather", jvp=jvp, vjp=vjp,
                           vmap=scatter_vmap(lambda: primitive), selects=selects)  # fmt: skip
     return primitive

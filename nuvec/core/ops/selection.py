@@ -24,7 +24,7 @@ from nuvec.core.ops.build import (
     ordered,
     promote_operands,
 )
-from nuvec.core.ops.comparison import equal, greater, less, to_bool
+from nuvec.core.ops.comparison import as_condition, equal, greater, less
 from nuvec.core.ops.shape import unbroadcast
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
@@ -63,10 +63,8 @@ def where(condition: Any, x: Any, y: Any) -> Array:
     >>> nv.where(nv.array([True, False]), 1.0, nv.array([5.0, 6.0]))
     array([1., 6.], dtype=float32)
     """
-    if type(condition) is not Array or condition.dtype != dtypes.bool_:
-        (condition,) = promote_operands("where", (condition,), to_bool)
     x, y = promote_operands("where", (x, y))
-    return where_p.bind(condition, x, y)
+    return where_p.bind(as_condition("where", condition), x, y)
 
 
 # maximum, minimum: the chosen operand takes all, equal ones a half each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ def reshape(x: Any, shape: int | Sequence[int]) -> Array:
     """
     x = operand(x, "reshape's operand")
     sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    sizes = tuple(int(n) for n in sizes)
+    sizes = tuple(operator.index(n) for n in sizes)
     if sizes.count(-1) > 1 or any(n < -1 for n in sizes):
         raise ShapeError(f"reshape: shape {sizes} may hold one -1 and no other negative size")
     if -1 in sizes:
@@ -101,7 +102,12 @@ transpose_p: Primitive = Primitive(
 @filtered
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Array:
     """`x` with its axes permuted: axis i of the result is axis `axes[i]` of `x`; reversed when
-    `axes` is None.  Raises AxisError when `axes` is no permutation of `x`'s axes."""
+    `axes` is None.  Raises AxisError when `axes` is no permutation of `x`'s axes.
+
+    >>> import nuvec as nv
+    >>> nv.transpose(nv.zeros((2, 3, 4)), (0, 2, 1)).shape
+    (2, 4, 3)
+    """
     x = operand(x, "transpose's operand")
     if axes is None:
         permutation = tuple(reversed(range(x.ndim)))
@@ -134,10 +140,10 @@ def _broadcast_rule(x: Aval, shape: tuple[int, ...]) -> Aval:
     fits = len(shape) >= x.ndim and all(
         n in (1, m) for n, m in zip(x.shape, aligned, strict=True)
     )
-    if not fits:
+    if not fits or any(n < 0 for n in shape):
         raise ShapeError(
             f"broadcast_to: an array of shape {x.shape} does not broadcast to {shape}: each of "
-            "its sizes, aligned from the right, must be 1 or equal"
+            "its sizes, aligned from the right, must be 1 or equal, and none may be negative"
         )
     return aval(shape, x.dtype, x.weak)
 
@@ -164,10 +170,17 @@ broadcast_to_p = Primitive(
 
 
 @filtered
-def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
-    """`x` repeated to `shape`, by NumPy's rules.  Raises ShapeError when it does not fit."""
+def broadcast_to(x: Any, shape: int | Sequence[int]) -> Array:
+    """`x` repeated to `shape`, by NumPy's rules.  Raises ShapeError when it does not fit.
+
+    >>> import nuvec as nv
+    >>> nv.broadcast_to(nv.array([1, 2]), (2, 2))
+    array([[1, 2],
+           [1, 2]], dtype=int32)
+    """
     x = operand(x, "broadcast_to's operand")
-    shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    sizes = (shape,) if isinstance(shape, int | np.integer) else shape
+    shape = tuple(operator.index(n) for n in sizes)
     return x if x.shape == shape else broadcast_to_p.bind(x, shape=shape)
 
 

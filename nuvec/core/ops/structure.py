@@ -150,13 +150,17 @@ def pad_slice(c: Array, shape: Ints, start: Ints, stop: Ints, step: Ints) -> Arr
     for axis, (n, *r) in enumerate(zip(shape, start, stop, step, strict=True)):
         taken = range(*r)
         if not taken:
-            low.append(n), high.append(0), interior.append(0)
+            low.append(n)
+            high.append(0)
+            interior.append(0)
             continue
         if taken.step < 0:
             if len(taken) > 1:
                 backward.append(axis)
             taken = taken[::-1]
-        low.append(taken[0]), high.append(n - 1 - taken[-1]), interior.append(taken.step - 1)
+        low.append(taken[0])
+        high.append(n - 1 - taken[-1])
+        interior.append(taken.step - 1)
     return pad_with(flip_axes(c, backward), tuple(low), tuple(high), tuple(interior))
 
 

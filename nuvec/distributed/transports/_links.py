@@ -256,6 +256,7 @@ class Links:
             if self._closed:
                 return
             self._closed = True
+            self._warn_of_unreceived()
             goodbye = pack_head(Kind.BYE, 0, 0, 0, 0, 0, 0, 0)
             for link in self.links.values():
                 if self.broken is None and not link.ended:
@@ -265,6 +266,17 @@ class Links:
                 link.sock.close()
             self._woken.close()
             self._wake.close()
+
+    def _warn_of_unreceived(self) -> None:
+        for link in self.links.values():
+            count = sum(kind == Kind.POINT_TO_POINT for kind, *_ in link.early)
+            if count and self.broken is None:
+                _log.warning(
+                    "rank %d leaves without having received %d messages of %s",
+                    self.rank,
+                    count,
+                    _name(link),
+                )
 
     def _linger(self) -> None:
         """Let the last bytes reach the peers.

@@ -33,6 +33,9 @@ __all__ = ["LocalCommunicator", "local_world"]
 _log = logging.getLogger(__name__)
 
 
+Message = tuple[Call, list[Buffer]]
+
+
 @dataclass
 class _Meeting:
     """One collective under way. Keys are ranks of the job."""
@@ -45,16 +48,18 @@ class _Meeting:
 
 @dataclass
 class _Waiting:
-    """What a blocked rank is at: a meeting, or (with none) a message from `source`."""
+    """What a blocked rank is at: a meeting, or (with none) a message of `source` in `mail`."""
 
     text: str
     meeting: _Meeting | None = None
     source: int = -1
+    mail: deque[Message] = field(default_factory=deque)
 
     def needs(self, rank: int) -> bool:
         """Whether this cannot go on before `rank` does its part."""
         if self.meeting is None:
-            return rank == self.source
+            # With mail it is no longer blocked, it just has not woken up yet.
+            return rank == self.source and not self.mail
         meeting = self.meeting
         return meeting.results is None and rank in meeting.members and rank not in meeting.calls
 
@@ -70,7 +75,7 @@ class _World:
         self.left: set[int] = set()
         self.waiting: dict[int, _Waiting] = {}
         self.meetings: dict[tuple[int, int], _Meeting] = {}
-        self.mail: defaultdict[tuple[int, int, int], deque[tuple[Call, list[Buffer]]]]
+        self.mail: defaultdict[tuple[int, int, int], deque[Message]]
         self.mail = defaultdict(deque)
 
     def fail(self, error: DistributedError) -> DistributedError:
@@ -93,12 +98,8 @@ class _World:
                 waited = time.monotonic() - started
                 missing = [p for p in range(self.size) if p != rank and at.needs(p)]
                 if waited >= self.timeout:
-                    raise self.fail(
-                        PeerError(
-                            f"rank {rank} gave up after {waited:.0f} s (NUVEC_TIMEOUT) at {at.text}: "
-                            f"no word from ranks {missing}"
-                        )
-                    )
+                    text = f"rank {rank} gave up after {waited:.0f} s (NUVEC_TIMEOUT) at {at.text}"
+                    raise self.fail(PeerError(f"{text}: no word from ranks {missing}"))
                 if waited >= WARN_AFTER and not warned:
                     warned = True
                     _log.warning(
@@ -192,7 +193,7 @@ class LocalCommunicator(CheckedCommunicator):
         world, src = self._world, self._members[call.peer]
         with world.changed:
             mail = world.mail[self._group, src, self._me]
-            at = _Waiting(self._text(call), source=src)
+            at = _Waiting(self._text(call), source=src, mail=mail)
             if not mail and src == self._me:
                 raise world.fail(
                     DistributedError(

@@ -10,6 +10,9 @@ prove that they know it, over both nonces, both ranks, the world's size and the 
 recorded handshake is worth nothing in another job or for another rank. It is written as
 generators that do no input or output themselves: they yield bytes to send, or the number of bytes
 they need next.
+
+It says who is at the other end. The frames that follow are neither encrypted nor signed, so between
+hosts the network itself has to be one that others cannot read or change.
 """
 
 from __future__ import annotations

@@ -10,7 +10,13 @@ import math
 
 from nuvec.core.array import Array
 from nuvec.core.errors import ShapeError
-from nuvec.core.ops.exponential import expm1
+from nuvec.core.functions.exponentials import log_softmax as _log_softmax
+from nuvec.core.functions.exponentials import softmax as _softmax
+from nuvec.core.functions.joining import split
+from nuvec.core.ops.erf import erf
+from nuvec.core.ops.exponential import expm1, logaddexp
+from nuvec.core.ops.exponential import sigmoid as _sigmoid
+from nuvec.core.ops.exponential import tanh as _tanh
 from nuvec.core.ops.selection import clip, where
 
 def relu(x: Array) -> Array:
@@ -125,7 +131,7 @@ def hard_tanh(x: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array:
 
 def hard_shrink(x: Array, lambd: float = 0.5) -> Array:
     """x where |x| > lambd, else 0."""
-    return where(abs(x) > lambd, x, 0)
+    return where(abs(x) <= lambd, 0, x)  # NaN stays NaN
 
 
 def softshrink(x: Array, lambd: float = 0.5) -> Array:
@@ -161,7 +167,7 @@ def log_softmax(x: Array, axis: int = -1) -> Array:
     >>> nn.log_softmax(nv.array([0.0, 1000.0]))
     array([-1000.,     0.], dtype=float32)
     """
-    return x - logsumexp(x, axis=axis, keepdims=True)
+    return _log_softmax(x, axis=axis)
 
 
 def glu(x: Array, axis: int = -1) -> Array:

@@ -8,6 +8,7 @@ from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError
 from nuvec.core.functions.creation import zeros
+from nuvec.core.ops.arithmetic import sqrt
 from nuvec.core.ops.selection import where
 from nuvec.nn.optim.base import (
     GradientTransformation,

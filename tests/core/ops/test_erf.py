@@ -41,7 +41,7 @@ def test_float64_is_within_two_ulp():
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16], ids=str)
 def test_narrow_dtypes_are_within_two_ulp(dtype):
-    x = _points().astype(dtype)
+    x = _points().clip(-1e4, 1e4).astype(dtype)
     x = x[np.abs(x.astype(np.float64)) > float(dtypes.finfo(dtype).tiny)]
     expected = _exact(x)
     result = np.asarray(erf(from_numpy(x)))

@@ -271,7 +271,7 @@ def test_where_takes_any_condition_and_promotes_the_branches():
 def test_logic_of_scalars_and_mixed_dtypes():
     large = np.int64([2**53 + 1, 0])
     np.testing.assert_array_equal(np.asarray(co.logical_and(large, 0.5)), [True, False])
-    with pytest.raises(TypeError, match="takes 2 operands"):
+    with pytest.raises(TypeError, match="missing 1 required"):
         co.logical_and(large)
 
 

@@ -1,0 +1,240 @@
+"""Reading a NumPy index: what `x[index]` means for an array of some shape.
+
+It is read in two steps.  First every axis is cut by its slice (an integer cuts it to one item) and
+the result reshaped: axes of integers go, `None` adds axes of size 1.  What remains to index then
+are whole axes of this view, with integer arrays.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.array import Array, operand
+from nuvec.core.errors import ConcretizationError, DtypeError, OutOfBoundsError
+from nuvec.core.functions.creation import asarray
+from nuvec.core.ops.indexing import check_bounds, gathered_shape, index_place
+from nuvec.core.ops.structure import Ints
+
+
+class Index(NamedTuple):
+    """What an index means for an array of some shape.
+
+    start, stop, step -- the slice of every axis
+    view    -- the shape it is then reshaped to
+    axes    -- the axes of the view that arrays index
+    arrays  -- those integer arrays; each is a NumPy array of checked values or an Array
+    place   -- where the axes of the arrays stand in the result
+    """
+
+    start: Ints
+    stop: Ints
+    step: Ints
+    view: Ints
+    axes: Ints
+    arrays: tuple[Any, ...]
+    place: int
+
+    @property
+    def natural(self) -> Ints:
+        """The shape gather gives."""
+        if not self.axes:
+            return self.view
+        return gathered_shape(self.view, self.index_shape, self.axes)
+
+    @property
+    def index_shape(self) -> Ints:
+        return np.broadcast_shapes(*[a.shape for a in self.arrays])
+
+    @property
+    def permutation(self) -> Ints | None:
+        """From what gather gives to the result; None where they are the same."""
+        if not self.axes or self.place == index_place(self.axes):
+            return None
+        rank, natural = len(self.index_shape), index_place(self.axes)
+        if not rank:
+            return None
+        total = rank + len(self.view) - len(self.axes)
+        block = range(natural, natural + rank)
+        order = [a for a in range(total) if a not in block]
+        order[self.place : self.place] = block
+        return tuple(order)
+
+
+def read_index(shape: Ints, index: Any, checked: bool = True) -> Index:
+    """Make sense of a NumPy index.  `checked` says to refuse integers out of bounds now; slices
+    never are.  Raises OutOfBoundsError, DtypeError and ShapeError."""
+    entries = _expand(shape, index if type(index) is tuple else (index,))
+    bounds: list[tuple[int, int, int]] = []
+    view: list[int] = []
+    axes: list[int] = []
+    arrays: list[Any] = []
+    kinds = ""  # "a" for what NumPy counts as an advanced index, "." for an axis in between
+    for entry in entries:
+        axis = len(bounds)
+        if entry is None:
+            view.append(1)
+            kinds += "."
+        elif entry is Ellipsis:
+            kinds += "e"  # separates even when it stands for no axis
+        elif isinstance(entry, slice):
+            taken = range(*entry.indices(shape[axis]))
+            bounds.append((taken.start, taken.stop, taken.step) if taken else (0, 0, 1))
+            view.append(len(taken))
+            kinds += "."
+        elif isinstance(entry, int):
+            n = shape[axis]
+            if not -n <= entry < n:
+                raise OutOfBoundsError(
+                    f"index {entry} is out of bounds for axis {axis} with size {n}, of an array "
+                    f"of shape {shape}"
+                )
+            bounds.append((entry % n, entry % n + 1, 1))
+            kinds += "a"
+        else:
+            array, consumes = entry
+            if consumes:
+                bounds.append((0, shape[axis], 1))
+                if checked and isinstance(array, np.ndarray):
+                    check_bounds(array, axis, shape[axis], shape)
+            axes.append(len(view))
+            arrays.append(array)
+            view.append(shape[axis] if consumes else 1)
+            kinds += "a"
+    if arrays:
+        _check_broadcast(arrays)
+    first = kinds.find("a")
+    together = set(kinds[first : kinds.rfind("a") + 1]) <= {"a"}
+    place = kinds[:first].count(".") if arrays and together else 0
+    start, stop, step = (tuple(b[k] for b in bounds) for k in range(3))
+    return Index(start, stop, step, tuple(view), tuple(axes), tuple(arrays), place)
+
+
+def _expand(shape: Ints, index: tuple[Any, ...]) -> list[Any]:
+    """The entries of an index: None, slices, integers, (array, consumes) pairs, and an ellipsis
+    followed by the slices it stands for.  A mask becomes the arrays of its true positions."""
+    entries = [_entry(e) for e in index]
+    used = sum(_consumes(e) for e in entries)
+    if used > len(shape):
+        raise OutOfBoundsError(
+            f"too many indices for an array of shape {shape}: {len(shape)} dimensions, and the "
+            f"index needs {used}"
+        )
+    missing = [slice(None)] * (len(shape) - used)
+    expanded: list[Any] = []
+    axis = 0
+    for entry in entries:
+        if entry is Ellipsis:
+            if any(e is Ellipsis for e in expanded):
+                raise OutOfBoundsError("an index can have only one ellipsis ('...')")
+            expanded += [entry, *missing]
+            axis += len(missing)
+        elif isinstance(entry, np.ndarray) and entry.dtype == np.bool_:
+            expanded += _mask(entry, shape, axis)
+            axis += entry.ndim
+        elif isinstance(entry, np.ndarray | Array):
+            expanded.append((entry, True))
+            axis += 1
+        else:
+            expanded.append(entry)
+            axis += _consumes(entry)
+    return expanded if any(e is Ellipsis for e in expanded) else expanded + missing
+
+
+def _consumes(entry: Any) -> int:
+    """How many axes an entry indexes."""
+    if entry is None or entry is Ellipsis:
+        return 0
+    return entry.ndim if isinstance(entry, np.ndarray) and entry.dtype == np.bool_ else 1
+
+
+def _entry(entry: Any) -> Any:
+    """One entry: None, Ellipsis, a slice, an integer, an integer array or a NumPy mask."""
+    if type(entry) is int or entry is None or entry is Ellipsis or isinstance(entry, slice):
+        return entry
+    if isinstance(entry, bool | np.bool_):
+        return np.asarray(entry)
+    if isinstance(entry, list | tuple):
+        entry = asarray(entry) if _holds_arrays(entry) else np.asarray(entry)
+        if isinstance(entry, np.ndarray) and not entry.size:
+            entry = entry.astype(np.intp)  # NumPy makes [] a float array
+    if isinstance(entry, Array) or hasattr(entry, "__nuvec_array__"):
+        entry = operand(entry)
+        if dtypes.is_integer(entry.dtype):
+            return entry
+        if dtypes.is_bool(entry.dtype):
+            return _concrete(entry)
+        raise DtypeError(index_message(dtypes.name(entry.dtype)))
+    if isinstance(entry, np.ndarray | np.generic):
+        if entry.dtype == np.bool_:
+            return np.asarray(entry)
+        if entry.dtype.kind not in "iu":
+            raise DtypeError(index_message(str(entry.dtype)))
+        if not entry.ndim:
+            return int(entry)
+        if entry.dtype == np.uint64 and entry.size and entry.max() > np.iinfo(np.intp).max:
+            raise OutOfBoundsError(f"index {entry.max()} is out of bounds")
+        return np.array(entry, np.intp)  # a copy: its owner may write to it
+    try:
+        return operator.index(entry)
+    except TypeError:
+        raise DtypeError(index_message(f"{type(entry).__name__} {entry!r}")) from None
+
+
+def _holds_arrays(entry: Any) -> bool:
+    if isinstance(entry, list | tuple):
+        return any(_holds_arrays(e) for e in entry)
+    return isinstance(entry, Array)
+
+
+def index_message(given: str) -> str:
+    return (
+        "an index is made of integers, slices, None, '...', integer arrays and boolean masks, "
+        f"got {given}; convert a float with int(i) or i.astype(nv.int32)"
+    )
+
+
+def _concrete(mask: Array) -> np.ndarray:
+    try:
+        return np.asarray(mask._value())
+    except ConcretizationError as error:
+        raise ConcretizationError(
+            f"a boolean mask {mask.aval} as an index selects as many elements as it has true "
+            "values, so the shape of the result needs its values, and here it has none. Use "
+            "nv.where(mask, x, y), or x.at[mask].set(scalar), which keep the shape of x, or take "
+            f"the mask outside. ({error})"
+        ) from None
+
+
+def _mask(mask: np.ndarray, shape: Ints, axis: int) -> list[Any]:
+    """The positions a mask selects, an integer array for every axis it covers."""
+    if not mask.ndim:
+        return [(np.zeros(int(mask), np.intp), False)]
+    covered = shape[axis : axis + mask.ndim]
+    if len(covered) < mask.ndim:
+        raise OutOfBoundsError(
+            f"too many indices for an array of shape {shape}: a mask of shape {mask.shape} stands "
+            f"at axis {axis}"
+        )
+    if mask.shape != covered:
+        raise OutOfBoundsError(
+            f"a mask of shape {mask.shape} does not fit the axes of size {covered} it indexes, of "
+            f"an array of shape {shape}: a mask has exactly the sizes of the axes it selects from"
+        )
+    return [(positions, True) for positions in mask.nonzero()]
+
+
+def _check_broadcast(arrays: Sequence[Any]) -> None:
+    shapes = [a.shape for a in arrays]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise OutOfBoundsError(
+            f"index arrays of shapes {' and '.join(map(str, shapes))} do not broadcast together: "
+            "they select element by element. For all combinations index one axis at a time, "
+            "x[i][:, j], or give i an axis: x[i[:, None], j]"
+        ) from None

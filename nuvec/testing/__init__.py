@@ -1,0 +1,19 @@
+"""Checks for rules, collectives and programs, for whoever adds one of them.
+
+Each raises AssertionError with the smallest facts that help: the program, the inputs, the two
+values, how far they are apart, and which rule to look at.
+"""
+
+from nuvec.testing.batching import check_vmap
+from nuvec.testing.derivatives import check_grads, check_jvp, check_second_order, check_vjp
+from nuvec.testing.lowering import check_compile, check_lowering
+
+__all__ = [
+    "check_compile",
+    "check_grads",
+    "check_jvp",
+    "check_lowering",
+    "check_second_order",
+    "check_vjp",
+    "check_vmap",
+]

@@ -1,0 +1,210 @@
+"""Checks of derivative rules: against finite differences, and of the two modes against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import dtypes, tree
+from nuvec.core.array import Array, from_numpy
+from nuvec.testing.compare import (
+    arrays_of, close, difference, failure, inexact_leaves, inner, moved, program_of, random_like,
+)  # fmt: skip
+from nuvec.transforms.grad import vjp
+from nuvec.transforms.jvp import jvp
+
+STEP = 6e-6  # of central differences: the cube root of float64's rounding error
+Function = Callable[..., Any]
+
+
+def check_jvp(
+    fn: Function, args: Sequence[Any], *, rtol: float = 1e-6, atol: float = 1e-6, seed: int = 0
+) -> None:
+    """Check forward mode against central finite differences, in float64 (complex128).
+
+    fn   -- takes `args` as Arrays and returns an Array or a tree of them
+    args -- arrays or trees; inexact leaves are converted to double precision and moved, others
+            are constants.  Keep them further than `1e-5` from kinks and poles
+
+    Complex arguments are moved along a real and an imaginary direction.  Raises AssertionError
+    with the program, the inputs and the two values.
+
+    >>> import nuvec as nv
+    >>> nv.testing.check_jvp(nv.sin, (nv.array([0.5, 1.0]),))
+    """
+    args = arrays_of(args, double=True)
+    generator = np.random.Generator(np.random.PCG64(seed))
+    direction = random_like(args, generator)
+    directions = [direction]
+    if any(dtypes.is_complex(x.dtype) for x in tree.leaves(args)):
+        directions = [tree.map(_real_part, direction), tree.map(_imaginary_part, direction)]
+    for tangents in directions:
+        _check_direction(fn, args, tangents, rtol, atol)
+
+
+def _real_part(d: Array) -> Array:
+    x = np.asarray(d)
+    return from_numpy(np.asarray(x.real.astype(x.dtype)))
+
+
+def _imaginary_part(d: Array) -> Array:
+    x = np.asarray(d)
+    return from_numpy(np.asarray(1j * x.imag)) if dtypes.is_complex(x.dtype) else d
+
+
+def _check_direction(fn: Function, args: Any, tangents: Any, rtol: float, atol: float) -> None:
+    out, out_tangent = jvp(fn, args, tangents)
+    found = [
+        t for t, o in zip(_flat(out_tangent), _flat(out), strict=True)
+        if dtypes.is_inexact(o.dtype)
+    ]  # fmt: skip
+    plus = inexact_leaves(fn(*moved(args, tangents, STEP)))
+    minus = inexact_leaves(fn(*moved(args, tangents, -STEP)))
+    for k, (t, p, m) in enumerate(zip(found, plus, minus, strict=True)):
+        with np.errstate(all="ignore"):
+            expected = np.asarray((p - m) / (2 * STEP))
+        scale = float(np.max(np.abs(p), initial=1.0)) if np.all(np.isfinite(p)) else 1.0
+        if t.shape != p.shape or t.dtype != p.dtype or not close(t, expected, rtol, atol * scale):
+            raise failure(
+                f"the jvp of output {k} differs from finite differences",
+                "the jvp rule (or derivatives)", program_of(fn, args), (args, tangents),
+                ("jvp", t), ("finite differences", expected),
+                difference(t, expected) if t.shape == expected.shape else None,
+            )  # fmt: skip
+
+
+def _flat(value: Any) -> list[np.ndarray]:
+    return [np.asarray(x) for x in tree.leaves(value)]
+
+
+def check_vjp(fn: Function, args: Sequence[Any], *, rtol: float = 1e-9, seed: int = 0) -> None:
+    """Check reverse mode against forward mode: <c, J v> equals <J^T c, v>, in float64.
+
+    The products are taken without conjugation, and their real parts compared.  One random
+    cotangent and tangent suffice to meet any wrong entry with probability one.  Raises
+    AssertionError; see `check_jvp`.
+
+    >>> import nuvec as nv
+    >>> nv.testing.check_vjp(nv.sin, (nv.array([0.5, 1.0]),))
+    """
+    args = arrays_of(args, double=True)
+    generator = np.random.Generator(np.random.PCG64(seed + 1))
+    tangents = random_like(args, generator)
+    out, out_tangent = jvp(fn, args, tangents)
+    cotangent = random_like(out, generator)
+    pulled_out, pull = vjp(fn, *args)
+    pulled = pull(cotangent)
+    which = [dtypes.is_inexact(x.dtype) for x in tree.leaves(out)]
+    c = [np.asarray(x) for x, w in zip(tree.leaves(cotangent), which, strict=True) if w]
+    jv = [np.asarray(x) for x, w in zip(tree.leaves(out_tangent), which, strict=True) if w]
+    moving = [x for x in tree.leaves(args) if dtypes.is_inexact(x.dtype)]
+    given = [np.asarray(x) for x in tree.leaves(pulled) if x is not None]
+    v = [np.asarray(t) for t in tree.leaves(tangents) if dtypes.is_inexact(t.dtype)]
+    for x, g in zip(moving, given, strict=True):
+        if x.shape != g.shape or x.dtype != g.dtype:
+            raise failure("a cotangent has another shape or dtype than its input", "the vjp rule",
+                          program_of(fn, args), args, ("cotangent", g), ("input", x))  # fmt: skip
+    forward, size = inner(c, jv)
+    backward, size_back = inner(given, v)
+    apart = abs(forward - backward)
+    if not apart <= rtol * max(size, size_back, 1e-3):
+        raise failure(
+            "reverse mode differs from forward mode: <c, J v> is not <J^T c, v>",
+            "the vjp rule (or transpose)", program_of(fn, args), (args, tangents, cotangent),
+            ("<J^T c, v>", backward), ("<c, J v>", forward), apart,
+        )  # fmt: skip
+    for a, b in zip(inexact_leaves(pulled_out), inexact_leaves(out), strict=True):
+        if difference(a, b) != 0:
+            raise failure("vjp and jvp give different outputs", "the rules", program_of(fn, args),
+                          args, ("vjp", a), ("jvp", b))  # fmt: skip
+
+
+def gradient_map(fn: Function, args: Any, generator: np.random.Generator) -> tuple[Function, Any]:
+    """The map (inexact leaves of args, cotangent) -> J^T cotangent, and a point to check it at."""
+    leaves, structure = tree.flatten(args)
+    which = [i for i, x in enumerate(leaves) if dtypes.is_inexact(x.dtype)]
+    out = fn(*args)
+    cotangent = [
+        x for x in tree.leaves(random_like(out, generator)) if dtypes.is_inexact(x.dtype)
+    ]
+
+    def flat(*moving: Array) -> list[Array]:
+        full = list(leaves)
+        for i, x in zip(which, moving, strict=True):
+            full[i] = x
+        outs = tree.leaves(fn(*tree.unflatten(structure, full)))
+        return [o for o in outs if dtypes.is_inexact(o.dtype)]
+
+    def gradient(moving: list[Array], c: list[Array]) -> Any:
+        _, pull = vjp(flat, *moving)
+        return pull(list(c))
+
+    return gradient, ([leaves[i] for i in which], cotangent)
+
+
+def tangent_map(fn: Function, args: Any, generator: np.random.Generator) -> tuple[Function, Any]:
+    """The map (inexact leaves of args, tangent) -> J tangent, and a point to check it at."""
+    leaves, structure = tree.flatten(args)
+    which = [i for i, x in enumerate(leaves) if dtypes.is_inexact(x.dtype)]
+    tangents = [tree.leaves(random_like(args, generator))[i] for i in which]
+
+    def flat(*moving: Array) -> list[Array]:
+        full = list(leaves)
+        for i, x in zip(which, moving, strict=True):
+            full[i] = x
+        outs = tree.leaves(fn(*tree.unflatten(structure, full)))
+        return [o for o in outs if dtypes.is_inexact(o.dtype)]
+
+    def tangent(moving: list[Array], t: list[Array]) -> Any:
+        return jvp(flat, tuple(moving), tuple(t))[1]
+
+    return tangent, ([leaves[i] for i in which], tangents)
+
+
+def check_second_order(
+    fn: Function, args: Sequence[Any], *, rtol: float = 1e-5, atol: float = 1e-5, seed: int = 0
+) -> None:
+    """Check that the rules' own derivatives are right: those of the gradient and of the tangent.
+
+    The gradient, as a function of the inputs and of the cotangent, is checked in forward mode
+    against finite differences and in reverse mode against forward mode; so is the tangent.
+    Raises AssertionError; see `check_jvp`.
+
+    >>> import nuvec as nv
+    >>> nv.testing.check_second_order(nv.sin, (nv.array([0.5, 1.0]),))
+    """
+    check_grads(fn, args, order=2, rtol=rtol, atol=atol, seed=seed, _from=2)
+
+
+def check_grads(
+    fn: Function, args: Sequence[Any], order: int = 2, modes: Sequence[str] = ("fwd", "rev"), *,
+    rtol: float = 1e-5, atol: float = 1e-5, seed: int = 0, _from: int = 1,
+) -> None:  # fmt: skip
+    """Check derivatives up to `order`, in float64.
+
+    fn, args -- as for `check_jvp`
+    modes    -- "fwd": forward mode against finite differences; "rev": reverse mode against forward
+                mode (<c, J v> equals <J^T c, v>).  With order 2 every nesting of the modes
+
+    Raises AssertionError with the program, the inputs, the two values and the largest difference.
+
+    >>> import nuvec as nv
+    >>> nv.testing.check_grads(lambda x, y: x * nv.exp(y), (1.5, 0.5), order=3)
+    """
+    unknown = sorted(set(modes) - {"fwd", "rev"})
+    if unknown or not modes:
+        raise ValueError(f"check_grads: modes are 'fwd' and 'rev', got {tuple(modes)}")
+    args = arrays_of(args, double=True)
+    if _from <= 1:
+        check_jvp(fn, args, rtol=rtol, atol=atol, seed=seed)
+        if "rev" in modes:
+            check_vjp(fn, args, seed=seed)
+    if order <= 1 or not any(dtypes.is_inexact(x.dtype) for x in tree.leaves(args)):
+        return
+    generator = np.random.Generator(np.random.PCG64(seed + 2))
+    for mode, derived in (("fwd", tangent_map), ("rev", gradient_map)):
+        if mode in modes:
+            inner_fn, point = derived(fn, args, generator)
+            check_grads(inner_fn, point, order - 1, modes, rtol=rtol, atol=atol, seed=seed + 3)
