@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from nuvec.core.errors import ConcretizationError, LeakedTracerError
-
 from nuvec.core.ir import IR, Literal
 from nuvec.core.node import NO_PARAMS, Node, release
 from nuvec.core.queue import CommunicationQueue
@@ -265,9 +264,9 @@ def _placeholders(node: Node, trace: Any) -> set[str]:
         if n in seen:
             continue
         seen.add(n)
-        if n.primitive is not None and n.primitive.name == "placeholder":
-            if n.marks is None or trace in n.marks:
-                names.add(n.params["name"])
+        is_place = n.primitive is not None and n.primitive.name == "placeholder"
+        if is_place and (n.marks is None or trace in n.marks):
+            names.add(n.params["name"])
         stack.extend(n.inputs)
     return names
 

@@ -89,7 +89,7 @@ class Var:
 
 
 class Literal:
-    """A scalar constant written into an equation.  `value` is a NumPy scalar of the aval's dtype."""
+    """A scalar constant written into an equation; `value` is a NumPy scalar."""
 
     __slots__ = ("aval", "value")
 

@@ -138,7 +138,8 @@ def open_trace(mode: str, name: str, by_handle: bool = False) -> Iterator[Trace]
 def observed_effects() -> Iterator[list[Node]]:
     """Collect the communications recorded meanwhile, in order."""
     before = context.observed
-    context.observed = found = []
+    found: list[Node] = []
+    context.observed = found
     try:
         yield found
     finally:

@@ -15,7 +15,14 @@ from nuvec.core.array import Array
 from nuvec.core.interpreter import bound_pending, queue_of
 from nuvec.core.ir import Aval, has_effect
 from nuvec.core.node import (
-    NO_PARAMS, Marks, Node, Trace, context, is_literal, traces_set, unite,
+    NO_PARAMS,
+    Marks,
+    Node,
+    Trace,
+    context,
+    is_literal,
+    traces_set,
+    unite,
 )  # fmt: skip
 from nuvec.core.traceback import format_user_frame
 
@@ -257,6 +264,14 @@ def identity_input(trace: Trace, array: Array) -> Array:
     node = array._node if scope is None else adopt(scope, array)
     marks = unite(node.marks, frozenset((trace,)))
     return Array(Node(IDENTITY, (node,), NO_PARAMS, node.aval, marks, node.value))
+
+
+def local_handle(array: Array) -> Array:
+    """The same value under a handle and a node of their own: what is assigned to it (`x[i] = v`)
+    stays local to the function it is passed to."""
+    scope = context.scope
+    node = array._node if scope is None else adopt(scope, array)
+    return Array(Node(IDENTITY, (node,), NO_PARAMS, node.aval, node.marks, node.value))
 
 
 def detach(array: Array, trace: Trace) -> Array:

@@ -49,9 +49,9 @@ def close(
         closer.add(step)
     atoms = tuple([closer.read(n) for n in out_nodes])
     captures = list(trace.captures.values())
-    variables = [closer.variables[node] for _, node in captures]
+    variables = [closer.place(node) for _, node in captures]
     ir = IR(
-        tuple([*variables, *(closer.variables[n] for n in inputs)]),  # type: ignore[arg-type]
+        (*variables, *[closer.place(n) for n in inputs]),
         tuple(closer.constants),
         tuple(closer.eqns),
         atoms,
@@ -72,6 +72,12 @@ class _Closer:
         self.results: dict[Node, tuple[Any, ...]] = {}  # of equations with several
         self.constants: list[tuple[Var, np.ndarray]] = []
         self.eqns: list[Eqn] = []
+
+    def place(self, node: Node) -> Var:
+        """The variable of an input."""
+        found = self.variables[node]
+        assert isinstance(found, Var)
+        return found
 
     def read(self, node: Node) -> Atom:
         found = self.variables.get(node)
@@ -134,14 +140,14 @@ def replay(ir: IR, arrays: Sequence[Array]) -> list[Array]:
         environment[variable] = Array(constant(value, variable.aval))
     for eqn in ir.eqns:
         inputs = [
-            environment[a] if type(a) is Var else _literal_array(a) for a in eqn.inputs
+            _literal_array(a) if isinstance(a, Literal) else environment[a] for a in eqn.inputs
         ]
         out = eqn.primitive.bind(*inputs, **eqn.params)
         if eqn.primitive.multiple:
             environment.update(zip(eqn.outputs, out, strict=True))
         else:
             environment[eqn.outputs[0]] = out
-    return [environment[a] if type(a) is Var else _literal_array(a) for a in ir.outputs]
+    return [_literal_array(a) if isinstance(a, Literal) else environment[a] for a in ir.outputs]
 
 
 __all__ = ["CommunicationQueue", "close", "process_queue", "replay", "trace_ir"]

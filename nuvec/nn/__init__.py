@@ -74,12 +74,13 @@ from nuvec.nn.optim import adam, adamw, apply_updates, chain, clip_by_global_nor
 from nuvec.nn.sharding import AllToShardedLinear, ShardedToAllLinear, shard_linear
 
 __all__ = [
-    "AllToShardedLinear",
     "CELU",
-    "Dropout",
     "ELU",
     "GELU",
     "GLU",
+    "SELU",
+    "AllToShardedLinear",
+    "Dropout",
     "HardShrink",
     "HardTanh",
     "Hardswish",
@@ -94,7 +95,6 @@ __all__ = [
     "ReLU",
     "ReLU2",
     "ReLU6",
-    "SELU",
     "Sequential",
     "ShardedToAllLinear",
     "SiLU",

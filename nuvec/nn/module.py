@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nuvec.core import dtypes, tree
-from nuvec.core.array import Array, from_numpy
+from nuvec.core.array import Array
 from nuvec.nn.structure import Structured
+from nuvec.nn.writing import is_kept, write
 
 __all__ = ["Module"]
 
@@ -30,7 +31,8 @@ class Module(Structured):
     training flag, what is frozen) is structure, so `nv.value_and_grad(loss)(model, x)`,
     `nv.tree.map(f, model)` and `nv.compile` take a model whole, and a compiled function retraces
     when such an attribute changes. A transform works on a copy that it puts together without
-    calling `__init__`. Arrays found in two places are two leaves.
+    calling `__init__`. Arrays found in two places are two leaves. Pass a model to a compiled
+    function as an argument: one that it closes over keeps the arrays it had when it was traced.
 
     Attributes that start with an underscore are no parameters and no children, and NumPy arrays
     are constants: make a parameter of one with `nv.array`.
@@ -129,7 +131,7 @@ class Module(Structured):
                     path = f"{key}.{i}"
                     kept = filter_fn(module, path, item)
                     found.append(visit(module, path, item) if kept else {})
-                return found if any(_is_kept(item) for item in found) else {}
+                return found if any(is_kept(item) for item in found) else {}
             raise TypeError(f"{key} of {type(module).__name__} is neither a leaf nor a container.")
 
         def fields(module: Module) -> dict[str, Any]:
@@ -159,8 +161,9 @@ class Module(Structured):
     def state(self) -> dict[str, Any]:
         """Every array, those in underscore attributes too, as nested dicts and lists."""
         return self.filter_and_map(
-            lambda module, key, value: isinstance(value, (Array, Module, *_CONTAINERS))
-            and key != "_filled"
+            lambda module, key, value: (
+                isinstance(value, (Array, Module, *_CONTAINERS)) and key != "_filled"
+            )
         )
 
     def children(self) -> dict[str, Any]:
@@ -222,12 +225,14 @@ class Module(Structured):
         >>> layer.bias
         array([0.], dtype=float32)
         """
-        _update_module(self, parameters, "", Array, strict)
+        if isinstance(parameters, Module):
+            parameters = parameters.parameters()
+        write(self, parameters, Array, strict)
         return self
 
     def update_modules(self: Self, modules: Mapping[str, Any], strict: bool = True) -> Self:
         """Replace sub-modules by those of `modules`, nested as `children()` or `leaf_modules()`."""
-        _update_module(self, modules, "", Module, strict)
+        write(self, modules, Module, strict)
         return self
 
     def apply(
@@ -354,10 +359,6 @@ def _holds(value: Any) -> bool:
     return isinstance(value, Array | Module)
 
 
-def _is_kept(item: Any) -> bool:
-    return not (isinstance(item, dict) and not item)
-
-
 def _any_module(value: Any) -> bool:
     return any(map(_is_module, tree.leaves(value, is_leaf=_is_module)))
 
@@ -393,57 +394,3 @@ def _known(module: Module, keys: str | list[str], strict: bool) -> list[str]:
             if key.split(".")[0] not in module:
                 raise KeyError(f"{type(module).__name__} has no attribute {key!r} to (un)freeze.")
     return wanted
-
-
-# --- Writing a nested dict into a module
-
-
-def _update_module(module: Module, new: Any, where: str, kind: type, strict: bool) -> None:
-    if isinstance(new, Module):
-        new = new.parameters()
-    if not isinstance(new, Mapping):
-        raise TypeError(f"update takes nested dicts, got {type(new).__name__} at {where or 'top'}.")
-    for name, value in new.items():
-        path = f"{where}.{name}" if where else str(name)
-        if name in vars(module):
-            setattr(module, name, _updated(vars(module)[name], value, path, kind, strict))
-        elif strict and _is_kept(value) and value is not None:
-            raise ValueError(f"{type(module).__name__} has no {path!r} to update.")
-
-
-def _updated(old: Any, new: Any, path: str, kind: type, strict: bool) -> Any:
-    """What takes the place of `old`: itself where it is changed in place."""
-    if new is None or not _is_kept(new):
-        return old
-    if kind is Array and isinstance(new, np.ndarray | np.generic):
-        new = from_numpy(new)
-    if isinstance(new, kind) and isinstance(old, kind):
-        return new
-    if isinstance(old, Module) and isinstance(new, Mapping | Module):
-        _update_module(old, new, path, kind, strict)
-        return old
-    if isinstance(old, dict) and isinstance(new, Mapping):
-        unknown = [key for key in new if key not in old]
-        if unknown and strict:
-            raise ValueError(f"{path!r} has no keys {unknown} to update.")
-        for key in new:
-            if key in old:
-                old[key] = _updated(old[key], new[key], f"{path}.{key}", kind, strict)
-        return old
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        if len(new) > len(old) and strict:
-            raise ValueError(f"{path!r} has {len(old)} items, and the update has {len(new)}.")
-        items = [
-            _updated(item, new[i], f"{path}.{i}", kind, strict) if i < len(new) else item
-            for i, item in enumerate(old)
-        ]
-        if isinstance(old, list):
-            old[:] = items
-            return old
-        return type(old)(*items) if hasattr(old, "_fields") else tuple(items)
-    if strict:
-        raise ValueError(
-            f"{path!r} is a {type(old).__name__} and cannot be updated with a "
-            f"{type(new).__name__}; pass the structure of parameters()."
-        )
-    return old

@@ -15,6 +15,7 @@ Hessian-vector products are those of the dense layers, on every rank, because
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -156,7 +157,10 @@ class ShardedToAllLinear(_ShardedLinear):
         return self._repr(inputs * self.group.size(), outputs)
 
 
-_KINDS = {"all-to-sharded": AllToShardedLinear, "sharded-to-all": ShardedToAllLinear}
+_KINDS: dict[str, type[AllToShardedLinear] | type[ShardedToAllLinear]] = {
+    "all-to-sharded": AllToShardedLinear,
+    "sharded-to-all": ShardedToAllLinear,
+}
 
 
 def shard_linear(
@@ -226,4 +230,4 @@ def _cuts(name: str, size: int, segments: Segments, which: str) -> list[tuple[in
         raise ValueError(
             f"{name}: segment boundaries must increase between 0 and 1, got {segments}."
         )
-    return list(zip(points[:-1], points[1:], strict=True))
+    return list(itertools.pairwise(points))

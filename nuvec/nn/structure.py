@@ -15,15 +15,13 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from nuvec.core import tree
 from nuvec.core.array import Array
 from nuvec.core.pytree import find_container
 
 __all__ = ["Structured"]
-
-Self = TypeVar("Self", bound="Structured")
 
 # Attributes that a transform filled with something other than Arrays (shapes, masks, None): they
 # stay children for as long as they hold that very object.
@@ -62,9 +60,7 @@ class Static:
         self.frozen = frozen
 
 
-tree.register(
-    Static, lambda static: ((), static.frozen), lambda frozen, children: Static(frozen)
-)
+tree.register(Static, lambda static: ((), static.frozen), lambda frozen, children: Static(frozen))
 
 
 def _wrap(value: Any) -> Any:
@@ -227,7 +223,7 @@ def _has_static(value: Any) -> bool:
 
 
 def _unflatten(aux: _Aux, children: Sequence[Any]) -> Structured:
-    module = object.__new__(aux.cls)
+    module: Structured = object.__new__(aux.cls)
     attributes = vars(module)
     for name, frozen in aux.static:
         attributes[name] = _thaw(frozen)
@@ -240,7 +236,7 @@ def _unflatten(aux: _Aux, children: Sequence[Any]) -> Structured:
             filled[name] = child
     if filled:
         attributes[_FILLED] = filled
-    return module  # type: ignore[no-any-return]
+    return module
 
 
 tree.register(

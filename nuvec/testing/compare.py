@@ -84,16 +84,13 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Equal to the last bit; any NaN equals any other."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
+    if dtypes.is_complex(a.dtype):
+        return same_bits(a.real, b.real) and same_bits(a.imag, b.imag)
     return bool(np.all((_bits(a) == _bits(b)) | ((a != a) & (b != b))))
 
 
 def _bits(x: np.ndarray) -> np.ndarray:
-    x = np.ascontiguousarray(x).reshape(x.shape)
-    if dtypes.is_complex(x.dtype):  # complex128 has no integer type of its width
-        pairs = x.view(np.zeros((), x.dtype).real.dtype)
-        bits = _bits(pairs).reshape(*x.shape, 2) if x.ndim else _bits(np.stack([x.real, x.imag]))
-        return bits[..., 0] * np.uint64(3) ^ bits[..., 1]
-    return x.view(np.dtype(f"u{x.dtype.itemsize}"))
+    return x.copy().view(np.dtype(f"u{x.dtype.itemsize}"))
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> float:

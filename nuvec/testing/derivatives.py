@@ -42,6 +42,7 @@ def check_jvp(
         directions = [tree.map(_real_part, direction), tree.map(_imaginary_part, direction)]
     for tangents in directions:
         _check_direction(fn, args, tangents, rtol, atol)
+    _check_one_at_a_time(fn, args, direction)
 
 
 def _real_part(d: Array) -> Array:
@@ -72,6 +73,32 @@ def _check_direction(fn: Function, args: Any, tangents: Any, rtol: float, atol: 
                 "the jvp rule (or derivatives)", program_of(fn, args), (args, tangents),
                 ("jvp", t), ("finite differences", expected),
                 difference(t, expected) if t.shape == expected.shape else None,
+            )  # fmt: skip
+
+
+def _check_one_at_a_time(fn: Function, args: Any, direction: Any) -> None:
+    """A rule must take a None for an input that does not move: the tangents add up."""
+    leaves, structure = tree.flatten(args)
+    tangents = tree.leaves(direction)
+    moving = [i for i, x in enumerate(leaves) if dtypes.is_inexact(x.dtype)]
+    if len(moving) < 2:
+        return
+    together = inexact_leaves(jvp(fn, args, direction)[1])
+    total = [np.zeros_like(t) for t in together]
+    for i in moving:
+
+        def alone(x: Array, i: int = i) -> Any:
+            return fn(*tree.unflatten(structure, [*leaves[:i], x, *leaves[i + 1 :]]))
+
+        parts = inexact_leaves(jvp(alone, (leaves[i],), (tangents[i],))[1])
+        with np.errstate(all="ignore"):
+            total = [np.asarray(t + p) for t, p in zip(total, parts, strict=True)]
+    for k, (t, expected) in enumerate(zip(together, total, strict=True)):
+        if not close(t, expected, 1e-9, 1e-9):
+            raise failure(
+                f"the jvp of output {k} is not the sum of the jvps of one input at a time",
+                "the jvp rule, where a tangent is None", program_of(fn, args), (args, direction),
+                ("all at once", t), ("sum", expected), difference(t, expected),
             )  # fmt: skip
 
 
@@ -115,40 +142,59 @@ def check_vjp(fn: Function, args: Sequence[Any], *, rtol: float = 1e-9, seed: in
             "the vjp rule (or transpose)", program_of(fn, args), (args, tangents, cotangent),
             ("<J^T c, v>", backward), ("<c, J v>", forward), apart,
         )  # fmt: skip
+    _check_alone(fn, args, cotangent, given)
     for a, b in zip(inexact_leaves(pulled_out), inexact_leaves(out), strict=True):
         if difference(a, b) != 0:
             raise failure("vjp and jvp give different outputs", "the rules", program_of(fn, args),
                           args, ("vjp", a), ("jvp", b))  # fmt: skip
 
 
+def _check_alone(fn: Function, args: Any, cotangent: Any, given: list[np.ndarray]) -> None:
+    """The cotangent of one input does not depend on whether others are differentiated."""
+    leaves, structure = tree.flatten(args)
+    moving = [i for i, x in enumerate(leaves) if dtypes.is_inexact(x.dtype)]
+    if len(moving) < 2:
+        return
+    for i, expected in zip(moving, given, strict=True):
+
+        def alone(x: Array, i: int = i) -> Any:
+            return fn(*tree.unflatten(structure, [*leaves[:i], x, *leaves[i + 1 :]]))
+
+        found = np.asarray(vjp(alone, leaves[i])[1](cotangent)[0])
+        if not close(found, expected, 1e-9, 1e-9):
+            raise failure(
+                f"the cotangent of input {i} changes when it alone is differentiated",
+                "the vjp rule", program_of(fn, args), (args, cotangent), ("alone", found),
+                ("with the others", expected), difference(found, expected),
+            )  # fmt: skip
+
+
 def gradient_map(fn: Function, args: Any, generator: np.random.Generator) -> tuple[Function, Any]:
     """The map (inexact leaves of args, cotangent) -> J^T cotangent, and a point to check it at."""
-    leaves, structure = tree.flatten(args)
-    which = [i for i, x in enumerate(leaves) if dtypes.is_inexact(x.dtype)]
-    out = fn(*args)
-    cotangent = [
-        x for x in tree.leaves(random_like(out, generator)) if dtypes.is_inexact(x.dtype)
-    ]
-
-    def flat(*moving: Array) -> list[Array]:
-        full = list(leaves)
-        for i, x in zip(which, moving, strict=True):
-            full[i] = x
-        outs = tree.leaves(fn(*tree.unflatten(structure, full)))
-        return [o for o in outs if dtypes.is_inexact(o.dtype)]
+    flat, leaves = _inexact_part(fn, args)
+    cotangent = random_like(flat(*leaves), generator)
 
     def gradient(moving: list[Array], c: list[Array]) -> Any:
-        _, pull = vjp(flat, *moving)
-        return pull(list(c))
+        return vjp(flat, *moving)[1](list(c))
 
-    return gradient, ([leaves[i] for i in which], cotangent)
+    return gradient, (leaves, cotangent)
 
 
 def tangent_map(fn: Function, args: Any, generator: np.random.Generator) -> tuple[Function, Any]:
     """The map (inexact leaves of args, tangent) -> J tangent, and a point to check it at."""
+    flat, leaves = _inexact_part(fn, args)
+    tangents = random_like(leaves, generator)
+
+    def tangent(moving: list[Array], t: list[Array]) -> Any:
+        return jvp(flat, tuple(moving), tuple(t))[1]
+
+    return tangent, (leaves, tangents)
+
+
+def _inexact_part(fn: Function, args: Any) -> tuple[Function, list[Array]]:
+    """`fn` as a function of its inexact leaves that returns a list of its inexact outputs."""
     leaves, structure = tree.flatten(args)
     which = [i for i, x in enumerate(leaves) if dtypes.is_inexact(x.dtype)]
-    tangents = [tree.leaves(random_like(args, generator))[i] for i in which]
 
     def flat(*moving: Array) -> list[Array]:
         full = list(leaves)
@@ -157,10 +203,7 @@ def tangent_map(fn: Function, args: Any, generator: np.random.Generator) -> tupl
         outs = tree.leaves(fn(*tree.unflatten(structure, full)))
         return [o for o in outs if dtypes.is_inexact(o.dtype)]
 
-    def tangent(moving: list[Array], t: list[Array]) -> Any:
-        return jvp(flat, tuple(moving), tuple(t))[1]
-
-    return tangent, ([leaves[i] for i in which], tangents)
+    return flat, [leaves[i] for i in which]
 
 
 def check_second_order(

@@ -83,7 +83,11 @@ def strengthen(ir: IR, expected: Sequence[Aval]) -> IR:
 
 
 def common_avals(
-    what: str, first: Sequence[Aval], second: Sequence[Aval], structure: Any, labels: tuple[str, str]
+    what: str,
+    first: Sequence[Aval],
+    second: Sequence[Aval],
+    structure: Any,
+    labels: tuple[str, str],
 ) -> list[Aval]:
     """The strong avals two bodies (or a carry and its next value) agree on; weak ones yield."""
     paths, _ = tree.flatten_with_path(tree.unflatten(structure, list(range(len(first)))))

@@ -81,7 +81,10 @@ class Compiled:
     """A compiled function; what `compile` returns."""
 
     def __init__(
-        self, f: Callable[..., Any], static_argnums: tuple[int, ...], static_argnames: frozenset[str]
+        self,
+        f: Callable[..., Any],
+        static_argnums: tuple[int, ...],
+        static_argnames: frozenset[str],
     ) -> None:
         functools.update_wrapper(self, f)
         self._f = f
@@ -160,10 +163,10 @@ class Compiled:
                    for n in self._static_argnums}  # fmt: skip
         numbers |= {names.index(k) for k in self._static_argnames if k in names}
         by_name = {names[n] for n in numbers if n < len(names)} | self._static_argnames
-        static = tuple((n, args[n]) for n in sorted(numbers) if n < len(args))
-        static += tuple((k, v) for k, v in sorted(kwargs.items()) if k in by_name)
+        places: list[Any] = [(n, args[n]) for n in sorted(numbers) if n < len(args)]
+        places += [(k, v) for k, v in sorted(kwargs.items()) if k in by_name]
         # A type beside the value: 1, 1.0 and True are equal and not the same.
-        static = tuple((k, type(v), v) for k, v in static)
+        static = tuple([(k, type(v), v) for k, v in places])
         rest = tuple(None if i in numbers else a for i, a in enumerate(args))
         return static, rest, {k: v for k, v in kwargs.items() if k not in by_name}
 

@@ -22,7 +22,13 @@ from nuvec.core.primitive import Primitive, detach
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
 from nuvec.transforms.bodies import (
-    Body, common_avals, marked, read_captures, same_structure, share_captures, strengthen,
+    Body,
+    common_avals,
+    marked,
+    read_captures,
+    same_structure,
+    share_captures,
+    strengthen,
 )  # fmt: skip
 from nuvec.transforms.derive import Split, split_ir
 from nuvec.transforms.vmap import batched_ir

@@ -83,8 +83,8 @@ class custom_vjp:
         args, kwargs, _ = bind_arguments(self.fun, args, kwargs)
         if kwargs:
             raise TypeError(
-                f"custom_vjp {name_of(self.fun)}: keyword-only arguments {sorted(kwargs)} cannot be "
-                "passed to fwd and bwd; make them positional"
+                f"custom_vjp {name_of(self.fun)}: keyword-only arguments {sorted(kwargs)} cannot "
+                "be passed to fwd and bwd; make them positional"
             )
         if not context.traces:
             return self.fun(*args)

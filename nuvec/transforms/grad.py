@@ -1,21 +1,28 @@
-"""Reverse mode: a walk that carries cotangents from outputs to inputs; vjp, grad, value_and_grad."""
+"""Reverse mode: a walk that carries cotangents from outputs to inputs; vjp and grad."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any
 
 from nuvec.core import dtypes, tree
-from nuvec.core.array import Array, operand
+from nuvec.core.array import Array, literal, operand
 from nuvec.core.errors import DtypeError, NuvecError, ShapeError, TreeError
 from nuvec.core.node import Node, Trace, observed_effects, open_trace
 from nuvec.core.ops.arithmetic import add, masked_product, multiply, negative
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.shape import unbroadcast
 from nuvec.core.primitive import (
-    MARK, MINUS_ONE, NOT_DIFFERENTIABLE, ONE, PROJECTION, ZERO, identity_input,
+    MARK,
+    MINUS_ONE,
+    NOT_DIFFERENTIABLE,
+    ONE,
+    PROJECTION,
+    ZERO,
+    identity_input,
+    local_handle,
 )  # fmt: skip
 from nuvec.core.traceback import filtered
 from nuvec.core.walk import Step, marked_graph
@@ -172,10 +179,10 @@ class _Recording:
             inputs: list[Array]) -> None:  # fmt: skip
         with open_trace("vjp", self.name) as trace:
             args, kwargs = arguments(trace)
+            self.inputs = [a._node for a in inputs]  # now: `x[i] = v` in f points x elsewhere
             result, self.aux = split_aux(self.f(*args, **kwargs), self.has_aux)
             leaves, self.structure = tree.flatten(result)
             self.nodes = [operand(x, f"an output of {self.name}")._node for x in leaves]
-            self.inputs = [a._node for a in inputs]
             self.trace = trace
             self.steps = marked_graph(trace, [*self.nodes, *trace.effects], set(self.inputs))
             self.effects = list(trace.effects)
@@ -310,10 +317,12 @@ def value_and_grad(
         structures: list[Any] = []
 
         def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            fresh = list(args)
+            fresh = [local_handle(a) if isinstance(a, Array) else a for a in args]
             for n in positions:
                 fresh[n] = _input(trace, args[n], _label(f, n), inputs, structures)
-            named = dict(kwargs)
+            named = {
+                k: local_handle(a) if isinstance(a, Array) else a for k, a in kwargs.items()
+            }
             for k in keywords:
                 named[k] = _input(trace, kwargs[k], f"argument {k!r}", inputs, structures)
             return tuple(fresh), named
@@ -321,8 +330,7 @@ def value_and_grad(
         recording = _Recording(f, f"grad of {name_of(f)}", has_aux)
         recording.run(arguments, inputs)
         value = _scalar_output(recording)
-        one = Array(value._node)
-        pulled = recording.pull([_one(one)])
+        pulled = recording.pull([literal(1.0, value.dtype)])
         gradients, start = [], 0
         for s in structures:
             gradients.append(tree.unflatten(s, pulled[start : start + s.num_leaves]))
@@ -366,18 +374,6 @@ def grad(
     return wrapped
 
 
-def _one(value: Array) -> Array:
-    """The cotangent a gradient starts from."""
-    return _ones(value.dtype)
-
-
-@lru_cache(maxsize=32)
-def _ones(dtype: Any) -> Array:
-    from nuvec.core.array import literal
-
-    return literal(1.0, dtype)
-
-
 def _position(n: int, args: tuple[Any, ...], f: Any) -> int:
     if not isinstance(n, int) or not -len(args) <= n < len(args):
         raise TypeError(
@@ -418,9 +414,9 @@ def _input(
 
 def _scalar_output(recording: _Recording) -> Array:
     nodes = recording.nodes
-    if len(nodes) == 1 and not nodes[0].aval.shape and recording.structure == tree.structure(0):
-        if dtypes.is_floating(nodes[0].aval.dtype):
-            return Array(nodes[0])
+    alone = len(nodes) == 1 and recording.structure == tree.structure(0)
+    if alone and not nodes[0].aval.shape and dtypes.is_floating(nodes[0].aval.dtype):
+        return Array(nodes[0])
     got = tree.unflatten(recording.structure, [str(n.aval) for n in nodes])
     hint = "use has_aux=True to return more" if len(nodes) > 1 else (
         "reduce it, as with .sum() or .mean()" if nodes and nodes[0].aval.shape else

@@ -13,7 +13,13 @@ from nuvec.core.ops.arithmetic import add, masked_product, multiply, negative
 from nuvec.core.ops.differentiation import depends_p, zeros_of
 from nuvec.core.ops.shape import broadcast_to_p
 from nuvec.core.primitive import (
-    MARK, MINUS_ONE, NOT_DIFFERENTIABLE, ONE, PROJECTION, ZERO, Primitive,
+    MARK,
+    MINUS_ONE,
+    NOT_DIFFERENTIABLE,
+    ONE,
+    PROJECTION,
+    ZERO,
+    Primitive,
     identity_input,
 )  # fmt: skip
 from nuvec.core.traceback import filtered
@@ -198,12 +204,13 @@ def jvp(
         raise TreeError("jvp takes tuples: nv.jvp(f, (x,), (dx,))")
     with open_trace("jvp", f"jvp of {_name(f)}") as trace:
         inputs, moving, structure = _match(trace, tuple(primals), tuple(tangents))
+        stop = {i._node for i in inputs}  # now: `x[i] = v` in f points x elsewhere
         result = f(*tree.unflatten(structure, inputs))
         result, aux = split_aux(result, has_aux)
         leaves, out_structure = tree.flatten(result)
         outs = [operand(leaf, "an output of the function given to jvp") for leaf in leaves]
         nodes = [o._node for o in outs]
-        steps = marked_graph(trace, [*nodes, *trace.effects], {i._node for i in inputs})
+        steps = marked_graph(trace, [*nodes, *trace.effects], stop)
     with observed_effects() as effects:
         forward_walk(trace, steps, moving)
     moved = [moving.get(n) if is_active(n, trace) else None for n in nodes]

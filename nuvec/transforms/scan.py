@@ -24,7 +24,12 @@ from nuvec.core.primitive import Primitive, detach
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
 from nuvec.transforms.bodies import (
-    Body, common_avals, marked, read_captures, same_structure, strengthen,
+    Body,
+    common_avals,
+    marked,
+    read_captures,
+    same_structure,
+    strengthen,
 )  # fmt: skip
 from nuvec.transforms.derive import Split, split_ir
 from nuvec.transforms.vmap import batched_ir
@@ -166,7 +171,7 @@ def _push(
     on_carry = [i for i in range(consts, start) if split.moving[i]]
     on_inputs = [i for i in range(start, len(avals)) if split.moving[i]]
     given = {
-        i: zeros_of(operands[i].aval) if moving[i] is None else moving[i]
+        i: _filled(moving[i], operands[i].aval)
         for i in (*on_consts, *on_carry, *on_inputs)
     }
     n_fixed = len(fixed)
@@ -245,7 +250,7 @@ def _pull(
             *[out_avals[i] for i in c_outs],
         ]  # fmt: skip
         linear = parts.linears["pull"] = _isolated(function, avals, "the cotangents of a scan")
-    given = [zeros_of(o.aval) if m is None else m for m, o in zip(moving, outs, strict=True)]
+    given = [_filled(m, o.aval) for m, o in zip(moving, outs, strict=True)]
     results = scan_p.bind(
         *fixed, *[given[i] for i in c_carry], *[zeros_of(in_avals[i]) for i in c_consts],
         *stacked, *[given[i] for i in c_outs], body=linear, consts=n_fixed,
@@ -257,6 +262,10 @@ def _pull(
     for place, r in zip(places, results, strict=True):
         found[place] = r
     return found
+
+
+def _filled(x: Array | None, a: Aval) -> Array:
+    return zeros_of(a) if x is None else x
 
 
 def _present(x: Array | None) -> Array:

@@ -17,7 +17,7 @@ from nuvec.core.node import Node, Trace, open_trace, traces_set
 from nuvec.core.ops.batching import batch_elementwise, batch_first
 from nuvec.core.ops.build import normalize_axis
 from nuvec.core.ops.shape import broadcast_to, move_axis
-from nuvec.core.primitive import IDENTITY, MARK, PLACEHOLDER, PROJECTION, placeholder
+from nuvec.core.primitive import IDENTITY, MARK, PLACEHOLDER, PROJECTION, local_handle, placeholder
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
 from nuvec.core.walk import Step, marked_graph
@@ -185,7 +185,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         out_structure: list[Any] = []
 
         def function(*inputs: Array) -> list[Array]:
-            fresh = [Array(x._node) if isinstance(x, Array) else x for x in arrays]
+            fresh = [local_handle(x) if isinstance(x, Array) else x for x in arrays]
             for i, x in zip(mapped_at, inputs, strict=True):
                 fresh[i] = x
             a, k = tree.unflatten(structure, fresh)
@@ -213,7 +213,7 @@ def bind_arguments(
     except (TypeError, ValueError):
         return args, kwargs, [f"argument {i}" for i in range(len(args))]
     bound = signature.bind(*args, **kwargs)
-    labels = []
+    labels: list[str] = []
     for k, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
             labels += [f"{k}[{i}]" for i in range(len(bound.args) - len(labels))]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from nuvec.core.functions import distributions, exponentials, norm, statistics
+from nuvec.core.functions import choices, distributions, exponentials, norm, statistics
 from tests.cases.case import Case, integers, sample
 
 _INF = np.array([[-np.inf, -np.inf], [0.5, -np.inf], [1.0, 2.0]], np.float32)
@@ -107,9 +107,12 @@ CASES = [
     _norm(sample(2, 3, 4), "all"),
     _norm(sample(3, 4), "fro", ord="fro"),
     _norm(_complex, "complex"),
-    *[_norm(sample(3, 4), f"vector-{p}", ord=p, axis=-1) for p in (1, 2, 3, math.inf, -math.inf)],
     *[
-        _norm(sample(2, 3, 4, seed=5), f"matrix-{p}", ord=p, axis=(0, 2), keepdims=True)
+        _norm(sample(3, 4, low=-1.9), f"vector-{p}", ord=p, axis=-1)
+        for p in (1, 2, 3, math.inf, -math.inf)
+    ],
+    *[
+        _norm(sample(2, 3, 4, low=0.1) ** 2, f"matrix-{p}", ord=p, axis=(0, 2), keepdims=True)
         for p in (1, -1, math.inf, -math.inf)
     ],
     *[
@@ -118,8 +121,10 @@ CASES = [
             "uniform": lambda k: distributions.uniform(k, (2, 3), minval=-1.0),
             "normal": lambda k: distributions.normal(k, (5,)),
             "bernoulli": lambda k: distributions.bernoulli(k, 0.3, (5,)),
-            "randint": lambda k: distributions.randint(k, (5,), -3, 7),
-            "randint64": lambda k: distributions.randint(k, (5,), -3, 7, np.int64),
+            "permutation": lambda k: choices.permutation(k, sample(4, 2)),
+            "categorical": lambda k: choices.categorical(k, sample(4, 3)),
+            "randint": lambda k: choices.randint(k, (5,), -3, 7),
+            "randint64": lambda k: choices.randint(k, (5,), -3, 7, np.int64),
         }.items()
     ],
     _row(lambda low, high: distributions.uniform(_KEY, (2, 3), low.dtype, low, high),

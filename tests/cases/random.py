@@ -1,4 +1,4 @@
-"""Rows for random_bits, random_split, random_fold_in.
+"""Rows for random_bits, random_split, random_fold_in, random_permutation.
 
 The references are NumPy's own generator, run key by key.
 """
@@ -9,7 +9,12 @@ import math
 
 import numpy as np
 
-from nuvec.core.ops.random import random_bits_p, random_fold_in_p, random_split_p
+from nuvec.core.ops.random import (
+    random_bits_p,
+    random_fold_in_p,
+    random_permutation_p,
+    random_split_p,
+)  # fmt: skip
 from tests.cases.case import Case
 
 KEY = np.array([0x0123456789ABCDEF, 0xFEDCBA9876543210], np.uint64)
@@ -41,6 +46,14 @@ def _split(num):
         return np.reshape(each, (*keys.shape[:-1], num, 2)).astype(np.uint64)
 
     return (lambda key: random_split_p.bind(key, num=num)), reference
+
+
+def _permutation(num):
+    def reference(keys):
+        each = [np.argsort(stream(key, 0, 3, num), kind="stable") for key in keys.reshape(-1, 2)]
+        return np.reshape(each, (*keys.shape[:-1], num)).astype(np.int32)
+
+    return (lambda key: random_permutation_p.bind(key, num=num)), reference
 
 
 def _fold_in(keys, data):
@@ -77,6 +90,9 @@ CASES = [
     _rows("random_split", _split(2), (KEY,), "two"),
     _rows("random_split", _split(5), (BATCH,), "batch"),
     _rows("random_split", _split(0), (GRID,), "none"),
+    _rows("random_permutation", _permutation(6), (KEY,), "one"),
+    _rows("random_permutation", _permutation(5), (GRID,), "grid"),
+    _rows("random_permutation", _permutation(0), (BATCH,), "empty"),
     _fold_row(KEY, np.uint64(3), "scalar"),
     _fold_row(KEY, DATA, "data-batch"),
     _fold_row(BATCH, np.uint64(2**63), "key-batch"),

@@ -14,12 +14,17 @@ import pytest
 
 import nuvec as nv
 from nuvec.core.errors import (
-    ConcretizationError, DtypeError, LeakedTracerError, NuvecError, ShapeError,
+    AxisError,
+    ConcretizationError,
+    DtypeError,
+    LeakedTracerError,
+    NuvecError,
+    ShapeError,
 )  # fmt: skip
 
 X = np.array([[1.5, -2.0, 3.0], [0.5, 4.0, -1.0]], np.float32)
 Y = np.array([[2.0, 0.5, -3.0]], np.float32)
-I = np.array([5, -7, 12], np.int32)  # noqa: E741
+I = np.array([5, -7, 12], np.int32)
 J = np.array([2, 3, 1], np.int32)
 
 ARITHMETIC = [
@@ -94,7 +99,7 @@ def test_foreign_operands():
     for value in (None, "foo", object(), {}):
         assert (x == value) is False and (x != value) is True
     for op in (operator.add, operator.pow, operator.lt, operator.matmul):
-        with pytest.raises(TypeError, match="not supported|unsupported"):
+        with pytest.raises(TypeError, match=r"not supported|unsupported"):
             op(x, "foo")
     with pytest.raises(DtypeError, match=r"nv\.array"):
         x + [1, 2]
@@ -281,7 +286,7 @@ def test_methods():
         same(ours, numpys)
     assert x.argmax().tolist() == X.argmax() and x.argmin(axis=1).tolist() == [1, 2]
     assert bool((x > -5).all()) and not bool((x > 5).any())
-    with pytest.raises(ShapeError, match="mT"):
+    with pytest.raises(AxisError, match="1 dim"):
         _ = nv.ones(3).mT
     with pytest.raises(ValueError, match="order"):
         x.reshape(6, order="F")
@@ -371,7 +376,7 @@ def test_assigning_a_traced_value_outside_its_trace_raises_at_that_line():
 
     for transform in (nv.grad, nv.vmap, nv.compile):
         for f in (leak, leak_in_place):
-            with pytest.raises(LeakedTracerError, match="test_array.py.*copy"):
+            with pytest.raises(LeakedTracerError, match=r"test_array\.py.*copy"):
                 transform(f)(nv.ones((2,)) if transform is not nv.vmap else nv.ones((2, 2)))
     assert state.tolist() == [0, 0]
 

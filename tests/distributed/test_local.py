@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,3 +119,30 @@ def test_many_threads_many_calls() -> None:
 
     results = on_ranks(TRANSPORTS["local"](10.0), 4, body)  # type: ignore[arg-type]
     assert results == [4.0 * sum(range(200))] * 4
+
+
+def test_ctrl_c_ends_run_local() -> None:
+    source = (
+        "import time\n"
+        "from nuvec.distributed import run_local\n"
+        "def program(group):\n"
+        "    if group.rank() == 0:\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(60)\n"
+        "    group.barrier()\n"
+        "try:\n"
+        "    run_local(program, 3)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", source],
+        env=dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2])),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=10)[0] == "interrupted\n"
+    assert process.returncode == 0

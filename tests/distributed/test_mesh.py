@@ -18,9 +18,9 @@ import pytest
 from nuvec.core.errors import ConfigurationError, DistributedError, PeerError
 from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.transports import connect
-from nuvec.distributed.transports.job import Job
+from nuvec.distributed.transports.job import Job, listen
 from nuvec.distributed.transports.mesh import MeshCommunicator, mesh_communicator
-from nuvec.distributed.transports.wire import Kind, pack_head
+from nuvec.distributed.transports.wire import Identity, Kind, connect_side, pack_head
 from tests.distributed.contract_tools import on_ranks, raises
 from tests.distributed.worlds import TRANSPORTS, mesh_jobs
 
@@ -73,12 +73,37 @@ def test_late_ranks_are_waited_for(family: str, caplog: pytest.LogCaptureFixture
 
 
 def test_a_rank_that_never_comes_is_named() -> None:
-    jobs = mesh_jobs(3, "tcp", timeout=0.5)
-    first, last = Joining(jobs[0]), Joining(jobs[2])
-    with pytest.raises(PeerError, match=r"ranks 1 \(host localhost\)"):
-        first.result()
+    jobs = mesh_jobs(3, "tcp", timeout=0.4)
+    last, first = Joining(jobs[2]), Joining(replace(jobs[0], timeout=1.5))
     with pytest.raises(PeerError, match="could not connect to rank 1"):
         last.result()
+    # Rank 0 hears that rank 2 gave up; alone it says itself who is missing.
+    with pytest.raises(PeerError, match=r"rank 2 \(host .* gave up"):
+        first.result()
+    jobs[1].listeners[0].close()
+    alone = mesh_jobs(2, "unix", timeout=0.2)[0]
+    with pytest.raises(PeerError, match=r"ranks 1 \(host localhost\)"):
+        mesh_communicator(alone)
+
+
+def test_a_death_during_start_up_is_noticed() -> None:
+    """Rank 1 dies when it has connected to rank 0 and the others are still waiting for it."""
+    jobs = mesh_jobs(4, "unix")
+    path, first = jobs[1].addresses[1].unix, jobs[0].addresses[0].unix
+    assert path is not None and first is not None
+    others = [Joining(jobs[0]), Joining(jobs[3])]
+    with socket.socket(socket.AF_UNIX) as dying:
+        listener = listen(path)
+        dying.connect(first)
+        handshake = connect_side(Identity(jobs[1].secret, jobs[1].name, 4, 1), 0)
+        connect._run(dying, handshake, 5.0, {})
+        time.sleep(0.1)
+        listener.close()
+        os.unlink(path)
+    with pytest.raises(PeerError, match=r"rank 1 .*died or gave up while the job was starting"):
+        others[0].result()
+    with pytest.raises(PeerError, match=r"rank 0 .*died or gave up while the job was starting"):
+        others[1].result()
 
 
 def test_nothing_is_left_of_the_sockets() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -78,9 +79,7 @@ def run_program(c: Communicator, seed: int, steps: int) -> str:
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_transports_agree_on_random_programs(size: int, slow: bool) -> None:
     for seed in range(100 if slow else 4):
-        digests = {
-            name: on_ranks(make(60.0), size, lambda c, seed=seed: run_program(c, seed, 40))
-            for name, make in TRANSPORTS.items()
-        }
+        program = partial(run_program, seed=seed, steps=40)
+        digests = {name: on_ranks(make(60.0), size, program) for name, make in TRANSPORTS.items()}
         assert digests["mesh-unix"] == digests["local"], f"seed {seed}"
         assert digests["mesh-tcp"] == digests["local"], f"seed {seed}"

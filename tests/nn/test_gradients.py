@@ -30,7 +30,7 @@ def test_gradients_are_nested_as_trainable_parameters():
 def test_the_model_may_be_closed_over():
     model, x = make()
     before = tree.leaves(model)
-    value, grads = nn.value_and_grad(model, lambda x: loss(model, x))(x)
+    _, grads = nn.value_and_grad(model, lambda x: loss(model, x))(x)
     np.testing.assert_array_equal(
         grads["layers"][2]["bias"], nv.grad(loss)(model, x).layers[2].bias
     )

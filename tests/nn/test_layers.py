@@ -82,6 +82,13 @@ def test_dropout_derivative_and_edges():
             nn.Dropout(p)
 
 
+def test_dropout_draws_anew_in_a_compiled_function():
+    run = nv.compile(lambda layer, x: layer(x))
+    layer, x = nn.Dropout(0.5), nv.ones(1000)
+    first, second = np.asarray(run(layer, x)), np.asarray(run(layer, x))
+    assert (first != second).any() and set(np.unique(second)) == {0.0, 2.0}
+
+
 def test_initialisers():
     like = nv.zeros((300, 200))
     assert nn.init.constant(2.0)(like).tolist()[0][:2] == [2, 2]

@@ -43,7 +43,8 @@ def test_cross_entropy_weights_and_axis():
     np.testing.assert_allclose(loss, expected)
     images = np.stack([LOGITS, LOGITS + 1, -LOGITS])[:, :, None]
     labels = np.stack([CLASSES] * 3)[:, None]
-    loss = nn.cross_entropy(nv.array(images.transpose(0, 3, 1, 2)), nv.array(labels.transpose(0, 2, 1)), axis=1)
+    images, labels = images.transpose(0, 3, 1, 2), labels.transpose(0, 2, 1)
+    loss = nn.cross_entropy(nv.array(images), nv.array(labels), axis=1)
     assert loss.shape == (3, 4, 1)
     np.testing.assert_allclose(loss[0, :, 0], expected)
 
@@ -106,8 +107,9 @@ def test_binary_cross_entropy():
 def test_mse_and_l1(reduction):
     a, b = LOGITS[:, :2] - 1, PROBABILITIES[:, 1:]
     reduce = {"none": lambda x: x, "mean": np.mean, "sum": np.sum}[reduction]
-    np.testing.assert_allclose(nn.mse_loss(nv.array(a), nv.array(b), reduction), reduce((a - b) ** 2))
-    np.testing.assert_allclose(nn.l1_loss(nv.array(a), nv.array(b), reduction), reduce(abs(a - b)))
+    x, y = nv.array(a), nv.array(b)
+    np.testing.assert_allclose(nn.mse_loss(x, y, reduction), reduce((a - b) ** 2))
+    np.testing.assert_allclose(nn.l1_loss(x, y, reduction), reduce(abs(a - b)))
 
 
 def test_mse_refuses_to_broadcast():

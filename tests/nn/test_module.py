@@ -79,7 +79,9 @@ def test_update_replaces_what_is_named():
     rest = model.rest
     new = nv.zeros((3, 2))
     item = nv.zeros(4)
-    returned = model.update({"first": {"weight": new}, "rest": [{}, {}, item], "pair": [nv.zeros(1)]})
+    returned = model.update(
+        {"first": {"weight": new}, "rest": [{}, {}, item], "pair": [nv.zeros(1)]}
+    )
     assert returned is model
     assert model.first.weight is new and model.first.bias is bias
     assert model.rest is rest and rest[2] is item
@@ -101,7 +103,7 @@ def test_update_round_trips_parameters():
 
 
 @pytest.mark.parametrize(
-    "new, message",
+    ("new", "message"),
     [
         ({"frist": {}, "first": {"wieght": np.zeros(1)}}, "first.wieght"),
         ({"first": np.zeros(3)}, "cannot be updated"),

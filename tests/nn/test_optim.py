@@ -81,6 +81,7 @@ CASES = {
     "adam arguments": (
         optim.adam(0.1, 0.8, 0.9, 1e-3, 1e-4), adam_steps(7, 0.1, 0.8, 0.9, 1e-3, 1e-4)
     ),
+    "adam without b1": (optim.adam(0.1, 0.0), adam_steps(7, 0.1, 0.0)),
     "adam schedule": (optim.adam(halving_in_float64), adam_steps(7, halving)),
     "adamw": (optim.adamw(0.1, weight_decay=0.2), adam_steps(7, 0.1, weight_decay=0.2)),
     "adamw mask": (
@@ -166,7 +167,8 @@ def test_adam_counts_in_the_dtype_of_each_parameter():
     state = optimizer.init(mixed)
     updates, state = optimizer.update([g * 0.5 for g in mixed], state)
     assert [u.dtype for u in updates] == [nv.float32, nv.float64]
-    assert abs(updates[1].item() + 0.1) < 1e-8  # 1 - b2 exactly enough for float64
+    assert abs(updates[0].item() + 0.1) < 1e-7
+    assert abs(updates[1].item() + 0.1) < 1e-8
 
 
 def test_parameters_without_a_gradient_stay():
@@ -240,5 +242,7 @@ def test_errors():
         optim.sgd(0.1).update([nv.array([1, 2])], ((),))
     with pytest.raises(nv.DtypeError, match="real"):
         optimizer.init([nv.array([1j])])
+    with pytest.raises(ValueError, match="b2 must be"):
+        optim.adam(0.1, 0.9, 1.0)
     with pytest.raises(ValueError, match="momentum"):
         optim.sgd(0.1, nesterov=True)

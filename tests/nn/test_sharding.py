@@ -45,6 +45,7 @@ def loss(model, x, y):
 
 def directional(model, x, y, direction):
     """The gradient's derivative along a direction: forward over reverse."""
+
     def gradient(model, x):
         return nv.grad(loss, argnums=(0, 1))(model, x, y)
 
@@ -68,9 +69,7 @@ def test_mlp_equals_the_dense_one(ranks, dtype, compiled):
     value, (grads, grad_x) = nv.value_and_grad(loss, argnums=(0, 1))(
         dense, nv.array(x), nv.array(y)
     )
-    second, second_x = directional(
-        dense, nv.array(x), nv.array(y), (direction, nv.array(along_x))
-    )
+    second, second_x = directional(dense, nv.array(x), nv.array(y), (direction, nv.array(along_x)))
     maybe = nv.compile if compiled else lambda f: f
 
     def rank(group):
@@ -108,6 +107,59 @@ def test_reverse_over_reverse_in_the_input(ranks):
     expected = hvp(dense)
     for found in run_local(lambda group: hvp(shard(dense, group)), ranks):
         close(found, expected, "float64")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_reverse_over_reverse_in_the_parameters(ranks):
+    x, y = nv.array(numbers(7, 6, seed=40)), nv.array(numbers(7, 5, seed=41))
+    dense = dense_model("float64")
+    direction = tree.map(lambda p: nv.array(numbers(*p.shape, seed=p.size + 1)), dense)
+
+    def hvp(model, direction, total):
+        def along(model):
+            grads = tree.leaves(nv.grad(loss)(model, x, y))
+            pairs = zip(grads, tree.leaves(direction), strict=True)
+            return sum(total(i, (g * d).sum()) for i, (g, d) in enumerate(pairs))
+
+        return tree.leaves(nv.grad(along)(model))
+
+    expected = hvp(dense, direction, lambda i, product: product)
+
+    def rank(group):
+        # <g, v> over a divided parameter is partial on each rank, and the sum is replicated.
+        pairs = zip(own_part(dense, group), tree.leaves(dense), strict=True)
+        divided = [p.shape != q.shape for p, q in pairs]
+
+        def total(i, product):
+            return nv.distributed.sum_partials(product, group) if divided[i] else product
+
+        found = hvp(shard(dense, group), shard(direction, group), total)
+        whole = tree.unflatten(tree.structure(dense), expected)
+        return found, own_part(whole, group)
+
+    for found, wanted in run_local(rank, ranks):
+        for a, b in zip(found, wanted, strict=True):
+            close(a, b, "float64")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_per_example_gradients(ranks):
+    x, y = nv.array(numbers(4, 6, seed=50)), nv.array(numbers(4, 5, seed=51))
+    dense = dense_model("float64")
+
+    def per_example(model):
+        return nv.vmap(nv.grad(loss), in_axes=(None, 0, 0))(model, x, y)
+
+    expected = per_example(dense)
+    for found, wanted in run_local(
+        lambda group: (
+            tree.leaves(per_example(shard(dense, group))),
+            tree.leaves(nv.vmap(lambda g: shard(g, group))(expected)),
+        ),
+        ranks,
+    ):
+        for a, b in zip(found, wanted, strict=True):
+            close(a, b, "float64")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -159,10 +211,8 @@ def test_no_bias_and_repr():
 
     for texts in run_local(build, 2):
         assert texts == (
-            "AllToShardedLinear(input_dims=4, output_dims=8, bias=False, ranks=2)"
-            "  # 16 parameters",
-            "ShardedToAllLinear(input_dims=8, output_dims=4, bias=True, ranks=2)"
-            "  # 20 parameters",
+            "AllToShardedLinear(input_dims=4, output_dims=8, bias=False, ranks=2)  # 16 parameters",
+            "ShardedToAllLinear(input_dims=8, output_dims=4, bias=True, ranks=2)  # 20 parameters",
         )
 
 

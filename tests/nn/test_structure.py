@@ -21,7 +21,7 @@ def test_leaves_are_arrays_in_sorted_attribute_order():
     model = Holder(z=a, list=[b, 3, nn.relu], inner=Holder(x=c), pair=(d,), _hidden=nv.ones(2))
     found, structure = tree.flatten_with_path(model)
     assert [keystr(path) for path, _ in found] == [".inner.x", ".list[0]", ".pair[0]", ".z"]
-    assert [leaf for _, leaf in found][0] is c and structure.num_leaves == 4
+    assert found[0][1] is c and structure.num_leaves == 4
 
 
 def test_round_trip_keeps_class_statics_and_containers():

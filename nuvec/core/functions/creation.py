@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,9 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None) -> Array:
         if dtype is None or dtype == obj.dtype:
             return _copy(obj) if copy else obj
         if copy is False:
-            raise ValueError(f"asarray: {obj.aval} to {dtypes.name(dtype)} needs a copy; copy=False")
+            raise ValueError(
+                f"asarray: {obj.aval} to {dtypes.name(dtype)} needs a copy; copy=False"
+            )
         return cast(obj, dtype)
     if copy is False:
         if not isinstance(obj, np.ndarray) or dtypes.as_dtype(obj.dtype) != obj.dtype:
@@ -265,7 +266,9 @@ def _list_shape(obj: Any) -> tuple[Any, ...]:
     if not isinstance(obj, list | tuple):
         return ()
     inner = {_list_shape(e) for e in obj}
-    return (len(obj), *inner.pop()) if len(inner) == 1 else (len(obj), *(("ragged",) if inner else ()))
+    if len(inner) > 1:
+        return (len(obj), "ragged")
+    return (len(obj), *(inner.pop() if inner else ()))
 
 
 def _stack(obj: Any, dtype: np.dtype) -> Array:

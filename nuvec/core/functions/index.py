@@ -7,6 +7,7 @@ are whole axes of this view, with integer arrays.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,44 +26,48 @@ class Index(NamedTuple):
     """What an index means for an array of some shape.
 
     start, stop, step -- the slice of every axis
+    whole   -- whether these take everything in order
     view    -- the shape it is then reshaped to
     axes    -- the axes of the view that arrays index
     arrays  -- those integer arrays; each is a NumPy array of checked values or an Array
+    shape   -- the shape that gather gives: the arrays' axes where NumPy puts them in the view
+    permutation -- from there to the result; None where that is the same
     place   -- where the axes of the arrays stand in the result
     """
 
     start: Ints
     stop: Ints
     step: Ints
+    whole: bool
     view: Ints
     axes: Ints
     arrays: tuple[Any, ...]
+    shape: Ints
+    permutation: Ints | None
     place: int
 
-    @property
-    def natural(self) -> Ints:
-        """The shape gather gives."""
-        if not self.axes:
-            return self.view
-        return gathered_shape(self.view, self.index_shape, self.axes)
 
-    @property
-    def index_shape(self) -> Ints:
-        return np.broadcast_shapes(*[a.shape for a in self.arrays])
+def index_of(shape: Ints, index: Any) -> Index:
+    """As `read_index`, remembering what integers, slices, None and "..." mean."""
+    entries = index if type(index) is tuple else (index,)
+    key: list[Any] = []
+    for e in entries:
+        kind = type(e)
+        if kind is slice:
+            for bound in (e.start, e.stop, e.step):
+                if bound is not None and type(bound) is not int:
+                    return read_index(shape, index)
+            key.append((e.start, e.stop, e.step))  # slices have no hash before Python 3.12
+        elif kind is int or e is None or e is Ellipsis:
+            key.append(e)
+        else:
+            return read_index(shape, index)
+    return _remembered(shape, tuple(key))
 
-    @property
-    def permutation(self) -> Ints | None:
-        """From what gather gives to the result; None where they are the same."""
-        if not self.axes or self.place == index_place(self.axes):
-            return None
-        rank, natural = len(self.index_shape), index_place(self.axes)
-        if not rank:
-            return None
-        total = rank + len(self.view) - len(self.axes)
-        block = range(natural, natural + rank)
-        order = [a for a in range(total) if a not in block]
-        order[self.place : self.place] = block
-        return tuple(order)
+
+@functools.lru_cache(maxsize=4096)
+def _remembered(shape: Ints, key: tuple[Any, ...]) -> Index:
+    return read_index(shape, tuple(slice(*e) if type(e) is tuple else e for e in key))
 
 
 def read_index(shape: Ints, index: Any, checked: bool = True) -> Index:
@@ -99,19 +104,35 @@ def read_index(shape: Ints, index: Any, checked: bool = True) -> Index:
             array, consumes = entry
             if consumes:
                 bounds.append((0, shape[axis], 1))
-                if checked and isinstance(array, np.ndarray):
+                if checked and type(array) is np.ndarray:
                     check_bounds(array, axis, shape[axis], shape)
             axes.append(len(view))
             arrays.append(array)
             view.append(shape[axis] if consumes else 1)
             kinds += "a"
-    if arrays:
-        _check_broadcast(arrays)
-    first = kinds.find("a")
-    together = set(kinds[first : kinds.rfind("a") + 1]) <= {"a"}
-    place = kinds[:first].count(".") if arrays and together else 0
     start, stop, step = (tuple(b[k] for b in bounds) for k in range(3))
-    return Index(start, stop, step, tuple(view), tuple(axes), tuple(arrays), place)
+    whole = all(b == (0, n, 1) for b, n in zip(bounds, shape, strict=True))
+    if not arrays:
+        after = tuple(view)
+        return Index(start, stop, step, whole, after, (), (), after, None, 0)
+    first, last = kinds.find("a"), kinds.rfind("a")
+    together = set(kinds[first : last + 1]) == {"a"}
+    place = kinds[:first].count(".") if together else 0
+    index_shape = _broadcast(arrays)
+    gathered = gathered_shape(tuple(view), index_shape, tuple(axes))
+    permutation = _permutation(len(gathered), index_place(tuple(axes)), place, len(index_shape))
+    return Index(start, stop, step, whole, tuple(view), tuple(axes), tuple(arrays), gathered,
+                 permutation, place)  # fmt: skip
+
+
+def _permutation(ndim: int, source: int, destination: int, count: int) -> Ints | None:
+    """The order of axes that moves `count` neighbours; None when they stay."""
+    if source == destination or not count:
+        return None
+    block = range(source, source + count)
+    order = [a for a in range(ndim) if a not in block]
+    order[destination:destination] = block
+    return tuple(order)
 
 
 def _expand(shape: Ints, index: tuple[Any, ...]) -> list[Any]:
@@ -228,10 +249,12 @@ def _mask(mask: np.ndarray, shape: Ints, axis: int) -> list[Any]:
     return [(positions, True) for positions in mask.nonzero()]
 
 
-def _check_broadcast(arrays: Sequence[Any]) -> None:
+def _broadcast(arrays: Sequence[Any]) -> Ints:
     shapes = [a.shape for a in arrays]
+    if all(s == shapes[0] for s in shapes):
+        return tuple(shapes[0])
     try:
-        np.broadcast_shapes(*shapes)
+        return np.broadcast_shapes(*shapes)
     except ValueError:
         raise OutOfBoundsError(
             f"index arrays of shapes {' and '.join(map(str, shapes))} do not broadcast together: "

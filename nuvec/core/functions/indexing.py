@@ -10,13 +10,13 @@ from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.errors import DtypeError, OutOfBoundsError, ShapeError
 from nuvec.core.functions.creation import asarray
-from nuvec.core.functions.index import Index, index_message, read_index
+from nuvec.core.functions.index import Index, index_message, index_of, read_index
 from nuvec.core.ops.arithmetic import remainder
 from nuvec.core.ops.build import as_operand, normalize_axis
 from nuvec.core.ops.indexing import gather_p, scatter_set_p, update_slice_p
 from nuvec.core.ops.selection import clip, where
 from nuvec.core.ops.shape import broadcast_to_p, reshape_p, transpose_p
-from nuvec.core.ops.structure import Ints, slice_axis, slice_shape, slice_with
+from nuvec.core.ops.structure import Ints, slice_p, slice_shape
 from nuvec.core.traceback import filtered
 
 # Reading and writing at an Index
@@ -31,7 +31,8 @@ def index_operands(index: Index) -> list[Array]:
 
 def view_of(x: Array, index: Index) -> Array:
     """`x` cut and reshaped: what the arrays of the index then index."""
-    x = slice_with(x, index.start, index.stop, index.step)
+    if not index.whole:
+        x = slice_p.bind(x, start=index.start, stop=index.stop, step=index.step)
     return x if x.shape == index.view else reshape_p.bind(x, shape=index.view)
 
 
@@ -40,15 +41,14 @@ def read(x: Array, index: Index, mode: str = "raise") -> Array:
     x = view_of(x, index)
     if index.axes:
         x = gather_p.bind(x, *index_operands(index), axes=index.axes, mode=mode)
-        permutation = index.permutation
-        if permutation is not None:
-            x = transpose_p.bind(x, permutation=permutation)
+        if index.permutation is not None:
+            x = transpose_p.bind(x, permutation=index.permutation)
     return x
 
 
 def write(x: Array, index: Index, view: Array) -> Array:
     """`x` with what `view_of` cuts from it replaced."""
-    if index.start == (0,) * x.ndim and index.stop == x.shape and set(index.step) <= {1}:
+    if index.whole:
         return view if view.shape == x.shape else reshape_p.bind(view, shape=x.shape)
     bounds = {"start": index.start, "stop": index.stop, "step": index.step}
     shape = slice_shape(**bounds)
@@ -72,9 +72,9 @@ def is_unique(index: Index) -> bool:
 def natural_value(value: Any, x: Array, index: Index, name: str) -> Array:
     """A value to be written to `x[index]`: in x's dtype, in the shape and order of the gather."""
     value = cast_value(value, x, name)
-    permutation = index.permutation
-    natural = index.natural
-    target = natural if permutation is None else tuple(natural[p] for p in permutation)
+    permutation, target = index.permutation, index.shape
+    if permutation is not None:
+        target = tuple(target[p] for p in permutation)
     value = broadcast_value(value, target, x, name)
     if permutation is not None:
         inverse = tuple(map(permutation.index, range(len(permutation))))
@@ -87,7 +87,7 @@ def broadcast_value(value: Array, target: Ints, x: Array, name: str) -> Array:
     while len(shape) > len(target) and shape[0] == 1:  # NumPy lets go of leading ones here
         shape = shape[1:]
     try:
-        fits = np.broadcast_shapes(shape, target) == target
+        fits = shape == target or np.broadcast_shapes(shape, target) == target
     except ValueError:
         fits = False
     if not fits:
@@ -144,12 +144,7 @@ def getitem(x: Any, index: Any) -> Array:
     """
     if type(x) is not Array:
         x = operand(x, "the indexed array")
-    if type(index) is int and x.ndim:
-        n = x.shape[0]
-        if -n <= index < n:
-            item = slice_axis(x, 0, index % n, index % n + 1)
-            return reshape_p.bind(item, shape=x.shape[1:])
-    return read(x, read_index(x.shape, index))
+    return read(x, index_of(x.shape, index))
 
 
 def mask_of(x: Array, index: Any) -> Array | None:
@@ -186,9 +181,9 @@ def setitem_value(x: Array, index: Any, value: Any) -> Array:
         if cast.ndim <= x.ndim - mask.ndim:
             cast = broadcast_value(cast, x.shape[mask.ndim :], x, "x[mask] = v")
             return write_mask(x, mask, cast)
-    read_as = read_index(x.shape, index)
-    value = natural_value(value, x, read_as, "x[i] = v")
-    return put(x, read_as, value)
+    meaning = index_of(x.shape, index)
+    value = natural_value(value, x, meaning, "x[i] = v")
+    return put(x, meaning, value)
 
 
 def put(x: Array, index: Index, value: Array, mode: str = "raise") -> Array:

@@ -11,20 +11,37 @@ from typing import Any
 import numpy as np
 
 from nuvec.core.array import Array
-from nuvec.core.errors import ShapeError
 from nuvec.core.functions import protocols
 from nuvec.core.functions.at import At
 from nuvec.core.functions.creation import astype, copy
 from nuvec.core.functions.indexing import getitem, take
 from nuvec.core.functions.rebind import in_place, setitem
 from nuvec.core.functions.statistics import mean, std, var
+from nuvec.core.functions.structure import diagonal, matrix_transpose, ravel, repeat, swapaxes
 from nuvec.core.ops.arithmetic import (
-    add, divide, floor_divide, multiply, negative, remainder, sqrt, subtract,
+    add,
+    divide,
+    floor_divide,
+    multiply,
+    negative,
+    remainder,
+    sqrt,
+    subtract,
 )  # fmt: skip
 from nuvec.core.ops.build import binary, is_operand
 from nuvec.core.ops.comparison import (
-    bitwise_and, bitwise_or, bitwise_xor, equal, greater, greater_equal, invert, left_shift, less,
-    less_equal, not_equal, right_shift,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    equal,
+    greater,
+    greater_equal,
+    invert,
+    left_shift,
+    less,
+    less_equal,
+    not_equal,
+    right_shift,
 )  # fmt: skip
 from nuvec.core.ops.contraction import dot, matmul
 from nuvec.core.ops.conversion import conj, imag, real
@@ -161,28 +178,6 @@ def _flatten(x: Array) -> Array:
     return copy(flat) if flat is x else flat
 
 
-@filtered
-def _ravel(x: Array) -> Array:
-    """The elements row by row, in one dimension."""
-    return reshape(x, -1)
-
-
-@filtered
-def _swapaxes(x: Array, axis1: int, axis2: int) -> Array:
-    """`x` with two axes exchanged."""
-    axes = list(range(x.ndim))
-    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
-    return transpose(x, axes)
-
-
-@filtered
-def _matrix_transpose(x: Array) -> Array:
-    """The matrices [..., n, m] transposed: [..., m, n]."""
-    if x.ndim < 2:
-        raise ShapeError(f"mT transposes matrices [..., n, m], and this array has shape {x.shape}")
-    return _swapaxes(x, -2, -1)
-
-
 def _numpy(x: Array) -> np.ndarray:
     """The value as a NumPy array: a read-only view, without a copy."""
     return np.asarray(x)
@@ -223,6 +218,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "conj": conj,
     "conjugate": conj,
     "copy": copy,
+    "diagonal": diagonal,
     "dot": dot,
     "exp": exp,
     "flatten": _flatten,
@@ -232,7 +228,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "min": min,
     "numpy": _numpy,
     "prod": prod,
-    "ravel": _ravel,
+    "ravel": ravel,
+    "repeat": repeat,
     "reshape": _reshape,
     "round": round,
     "sqrt": sqrt,
@@ -240,7 +237,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "squeeze": squeeze,
     "std": std,
     "sum": sum,
-    "swapaxes": _swapaxes,
+    "swapaxes": swapaxes,
     "take": take,
     "to_device": _to_device,
     "tobytes": _tobytes,
@@ -252,7 +249,7 @@ PROPERTIES: dict[str, Callable[[Array], Any]] = {
     "T": transpose,
     "at": At,
     "imag": imag,
-    "mT": _matrix_transpose,
+    "mT": matrix_transpose,
     "real": real,
 }
 

@@ -64,7 +64,7 @@ def _find(module: str, name: str) -> Any:
     parts = module.split(".")
     if parts[0] != "numpy" or len(parts) > 2:
         return None
-    room = importlib.import_module("nuvec")
+    room: Any = importlib.import_module("nuvec")
     if len(parts) == 2 and not parts[1].startswith("_") and parts[1] != "lib":
         room = getattr(room, parts[1], None)
     for candidate in (name, _ALIASES.get(name)):

@@ -15,6 +15,7 @@ from nuvec.core.functions.creation import as_shape, asarray, cast, zeros_like
 from nuvec.core.ir import aval
 from nuvec.core.node import constant
 from nuvec.core.ops.build import normalize_axis, promote_operands, to_inexact
+from nuvec.core.ops.rounding import floor
 from nuvec.core.ops.selection import where
 from nuvec.core.ops.shape import broadcast_to_p, move_axis, reshape_p
 from nuvec.core.traceback import filtered
@@ -65,10 +66,10 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Ar
     bounds = [_bound(b, "arange") for b in (start, stop, step)]
     dtype = _range_dtype(bounds, "arange") if dtype is None else dtypes.as_dtype(dtype)
     if all(dtypes.scalar_dtype(b).kind in "biu" for b in bounds):
-        first, last, by = (int(b) for b in bounds)
-        if by == 0:
+        numbers = [int(b) for b in bounds]
+        if numbers[2] == 0:
             raise ValueError("arange: step is 0, which never gets from start to stop")
-        return _integer_range(range(first, last, by), dtype)
+        return _integer_range(range(*numbers), dtype)
     first, last, by = (float(b) for b in bounds)
     if by == 0:
         raise ValueError("arange: step is 0, which never gets from start to stop")
@@ -92,12 +93,10 @@ def _integer_range(numbers: range, dtype: np.dtype) -> Array:
         )
     if not numbers:
         return constant_of(np.zeros(0, dtype))
-    # Built from small steps in int64 or uint64, where first + step * i never leaves its range.
-    wide = np.uint64 if limits.min == 0 else np.int64
-    values = np.arange(numbers.start, numbers.stop, numbers.step, dtype=wide) if (
-        np.iinfo(wide).min <= min(numbers.start, numbers.stop, numbers.step)
-        and max(numbers.start, numbers.stop, numbers.step) <= np.iinfo(wide).max
-    ) else np.array(list(numbers), dtype=wide)
+    # Modulo 2^64 the numbers are what they are, whatever passes its range in between.
+    count = np.arange(len(numbers), dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        values = count * np.uint64(numbers.step % 2**64) + np.uint64(numbers.start % 2**64)
     return constant_of(values.astype(dtype))
 
 
@@ -134,16 +133,10 @@ def linspace(
     real = dtypes.real_part(start.dtype)
     out = start * constant_of((1 - t).astype(real)) + stop * constant_of(t.astype(real))
     if wanted is not None and wanted != out.dtype:
-        out = cast(_floor(out) if dtypes.is_integer(wanted) else out, wanted)
+        # Integers are rounded down, as NumPy's are.
+        out = cast(floor(out) if dtypes.is_integer(wanted) else out, wanted)
     out = move_axis(out, 0, axis)
     return (out, (stop - start) / max(intervals, 1)) if retstep else out
-
-
-def _floor(x: Array) -> Array:
-    """Towards minus infinity through integers: NumPy's rule for integer linspace."""
-    from nuvec.core.ops.arithmetic import floor
-
-    return floor(x)
 
 
 def _constant_linspace(
@@ -199,7 +192,8 @@ def _triangle(x: Any, k: int, name: str, lower: bool) -> Array:
     x = operand(x, f"{name}'s operand")
     if x.ndim < 2:
         raise ShapeError(f"{name}: it takes matrices [..., n, m], got shape {x.shape}")
-    mask = np.tri(*x.shape[-2:], k if lower else k - 1, dtype=bool)
+    rows, columns = x.shape[-2:]
+    mask = np.tri(rows, columns, k if lower else k - 1, dtype=bool)
     return where(constant_of(mask if lower else ~mask), x, zeros_like(x, shape=()))
 
 

@@ -31,7 +31,10 @@ class Known(Protocol):
         """Its memory layout, as far as known."""
 
     def scalar(self, atom: Atom) -> Literal | None:
-        """The literal an operand repeats in all its elements, if it does."""
+        """The literal an operand repeats in all its elements without a stride, if it does."""
+
+    def uniform(self, atom: Atom) -> Literal | None:
+        """The literal an operand repeats in all its elements, if that is known."""
 
 
 class Equation(NamedTuple):
@@ -114,9 +117,9 @@ def _kind(dtype: np.dtype) -> str:
 def _neutral(row: Neutral) -> Row:
     def apply(eqn: Eqn, known: Known) -> Replacement:
         x, y = eqn.inputs
-        if _is_value(x, eqn, known) and _is_neutral(known.scalar(y), row):
+        if _is_value(x, eqn, known) and _is_neutral(known.uniform(y), row):
             return (x,)
-        if row.commutes and _is_value(y, eqn, known) and _is_neutral(known.scalar(x), row):
+        if row.commutes and _is_value(y, eqn, known) and _is_neutral(known.uniform(x), row):
             return (y,)
         return None
 
@@ -194,6 +197,10 @@ def _broadcast_broadcast(eqn: Eqn, known: Known) -> Replacement:
     return Equation(broadcast_to_p, inner.inputs, eqn.params)
 
 
+# Correctly rounded, so that it does not matter by which loop they are computed.
+_EXACT = frozenset(("add", "subtract", "multiply", "divide", "maximum", "minimum"))
+
+
 def _broadcast_sinking(eqn: Eqn, known: Known) -> Replacement:
     """Elementwise operations broadcast themselves."""
     if eqn.primitive.kind != "elementwise" or len(eqn.inputs) < 2:
@@ -202,8 +209,9 @@ def _broadcast_sinking(eqn: Eqn, known: Known) -> Replacement:
         return None  # a copy of a broadcast array may be laid out otherwise
     inputs = list(eqn.inputs)
     shape = eqn.outputs[0].aval.shape
+    exact = eqn.primitive.name in _EXACT and _kind(eqn.outputs[0].aval.dtype) in "fi"
     for k, atom in enumerate(eqn.inputs):
-        literal = known.scalar(atom)
+        literal = known.uniform(atom) if exact else known.scalar(atom)
         inner = known.definition(atom)
         if literal is not None and literal is not atom and literal.aval.weak == atom.aval.weak:
             inputs[k] = literal

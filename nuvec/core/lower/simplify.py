@@ -38,6 +38,7 @@ class _Simplifier:
         }
         for v, value in ir.constants:
             self.layouts[v] = layout_of(value)
+        self.uniforms: dict[Var, Literal] = {}
         self.merged: dict[Any, tuple[Var, ...]] = {}
         self.eqns: list[Eqn] = []
 
@@ -75,6 +76,10 @@ class _Simplifier:
             inner = eqn.inputs[0]
             return inner if type(inner) is Literal else None
         return None
+
+    def uniform(self, atom: Atom) -> Literal | None:
+        found = self.scalar(atom)
+        return self.uniforms.get(atom) if found is None and type(atom) is Var else found
 
     # One equation
 
@@ -131,6 +136,9 @@ class _Simplifier:
             if var.aval.shape:
                 self.values[var] = self.constants[var] = value
                 self.layouts[var] = layout_of(value)
+                first = value.reshape(-1)[:1]
+                if value.size and first.tobytes() * value.size == value.tobytes():
+                    self.uniforms[var] = _literal(first[0], var.aval.weak)
             else:
                 self.replaced[var] = _literal(np.asarray(value)[()], var.aval.weak)
         return True

@@ -183,7 +183,7 @@ cbrt = unary(cbrt_p, real_inexact, """The cube root, elementwise.
     Negative numbers have a negative root.  Raises DtypeError for complex numbers.
 
     >>> import nuvec as nv
-    >>> nv.cbrt(nv.array([8.0, -27.0]))
+    >>> nv.round(nv.cbrt(nv.array([8.0, -27.0])), 3)
     array([ 2., -3.], dtype=float32)
     """)
 

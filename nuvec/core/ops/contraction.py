@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,59 +63,64 @@ def _dot_lower(x: Any, y: Any, contract: Pairs, batch: Pairs, out: Any = None) -
     accumulation = dtypes.accumulation(dtype)
     if accumulation is not dtype:
         x, y = np.asarray(x).astype(accumulation), np.asarray(y).astype(accumulation)
-    product = _batched(x, y, contract, batch) if batch[0] else _unbatched(x, y, contract)
+    a_view, b_view, product, shape = _strategy(x.shape, y.shape, contract, batch)
+    result = product(a_view(x), b_view(y))
+    if result.shape != shape:
+        result = result.reshape(shape)
     if out is not None:
-        np.copyto(out, product, casting="unsafe")
+        np.copyto(out, result, casting="unsafe")
         return out
-    if product.dtype == dtype:
-        return product
-    return np.asarray(product).astype(dtype)
+    return result if result.dtype == dtype else np.asarray(result).astype(dtype)
 
 
-def _unbatched(x: Any, y: Any, contract: Pairs) -> Any:
-    rows = free_axes(x.ndim, contract[0], ())
-    columns = free_axes(y.ndim, contract[1], ())
-    shape = tuple(x.shape[a] for a in rows) + tuple(y.shape[a] for a in columns)
-    if not contract[0]:
-        return np.multiply(np.reshape(x, x.shape + (1,) * y.ndim), y)
+View = Callable[[Any], Any]
+
+
+@functools.lru_cache(maxsize=1024)
+def _strategy(xs: Axes, ys: Axes, contract: Pairs, batch: Pairs) -> tuple[View, View, Any, Axes]:
+    """How operands of these shapes are multiplied: what makes the two operands of a NumPy product
+    of each, the product, and the shape of the result."""
+    rows = free_axes(len(xs), contract[0], batch[0])
+    columns = free_axes(len(ys), contract[1], batch[1])
+    many = tuple(xs[a] for a in batch[0])
+    shape = many + tuple(xs[a] for a in rows) + tuple(ys[a] for a in columns)
     # The larger operand says in which order the contracted axes are folded: it can stay a view.
-    order = 0 if x.size >= y.size else 1
+    order = 0 if math.prod(xs) >= math.prod(ys) else 1
     pairs = sorted(zip(*contract, strict=True), key=lambda pair: pair[order])
-    a = _as_matrix(x, rows, tuple(p[0] for p in pairs))
-    b = _as_matrix(y, tuple(p[1] for p in pairs), columns)
-    if not rows:
-        a = a[0]
-    if not columns:
-        b = b[:, 0]
-    product = np.dot(a, b)
-    return product if product.shape == shape else product.reshape(shape)
+    xc, yc = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+    if all(xs[a] == 1 for a in xc):  # nothing to sum: no need for a BLAS call a batch element
+        wide = many + tuple(xs[a] for a in rows) + (1,) * len(columns)
+        x_order = batch[0] + rows + xc
+        y_order = batch[1] + columns + yc
+        tall = many + (1,) * len(rows) + tuple(ys[a] for a in columns)
+        return _view(xs, x_order, wide), _view(ys, y_order, tall), np.multiply, shape
+    m, n = (math.prod(s[a] for a in axes) for s, axes in ((xs, rows), (ys, columns)))
+    k = math.prod(xs[a] for a in xc)
+    if batch[0]:
+        a_view = _view(xs, batch[0] + rows + xc, (*many, m, k))
+        b_view = _view(ys, batch[1] + yc + columns, (*many, k, n))
+        return a_view, b_view, np.matmul, shape
+    a_view = _matrix_view(xs, rows, xc) if rows else _view(xs, xc, (k,))
+    b_view = _matrix_view(ys, yc, columns) if columns else _view(ys, yc, (k,))
+    return a_view, b_view, np.dot, shape
 
 
-def _as_matrix(x: Any, left: Axes, right: Axes) -> Any:
-    """`x` as a matrix with the axes `left` as rows, `right` as columns; a view if it can be."""
-    m = math.prod([x.shape[a] for a in left])
-    n = math.prod([x.shape[a] for a in right])
-    natural = tuple(range(x.ndim))
-    if left + right == natural:
-        return x.reshape(m, n)
-    if right + left == natural:
-        return x.reshape(n, m).T  # BLAS reads transposed matrices in place
-    return x.transpose(left + right).reshape(m, n)
+def _view(shape: Axes, order: Axes, folded: Axes) -> View:
+    """What transposes and reshapes an operand of this shape."""
+    if order == tuple(range(len(order))):
+        return (lambda x: x) if folded == shape else (lambda x: np.reshape(x, folded))
+    if folded == tuple(shape[a] for a in order):
+        return lambda x: x.transpose(order)
+    return lambda x: x.transpose(order).reshape(folded)
 
 
-def _batched(x: Any, y: Any, contract: Pairs, batch: Pairs) -> Any:
-    rows = free_axes(x.ndim, contract[0], batch[0])
-    columns = free_axes(y.ndim, contract[1], batch[1])
-    many = tuple(x.shape[a] for a in batch[0])
-    m = math.prod([x.shape[a] for a in rows])
-    n = math.prod([y.shape[a] for a in columns])
-    k = math.prod([x.shape[a] for a in contract[0]])
-    shape = many + tuple(x.shape[a] for a in rows) + tuple(y.shape[a] for a in columns)
-    a = x.transpose(batch[0] + rows + contract[0]).reshape(*many, m, k)
-    b = y.transpose(batch[1] + contract[1] + columns).reshape(*many, k, n)
-    if k == 1:  # nothing to sum: products need no BLAS call per batch element
-        return np.multiply(a, b).reshape(shape)
-    return np.matmul(a, b).reshape(shape)
+def _matrix_view(shape: Axes, left: Axes, right: Axes) -> View:
+    """What makes an operand a matrix with the axes `left` as rows, `right` as columns."""
+    m, n = math.prod(shape[a] for a in left), math.prod(shape[a] for a in right)
+    if right + left == tuple(range(len(shape))) and left:
+        # BLAS reads a transposed matrix in place, where reshaping to (m, n) would copy.
+        return (lambda x: x.T) if len(shape) == 2 else (lambda x: x.reshape(n, m).T)
+    return _view(shape, left + right, (m, n))
 
 
 # Derivatives: with X and Y the operands as matrices, the cotangent of X is C Y^T, of Y is X^T C

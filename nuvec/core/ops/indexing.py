@@ -73,6 +73,8 @@ def _integers(index: Any) -> Any:
 
 def check_bounds(index: Any, axis: int, size: int, shape: Ints) -> None:
     """Raise OutOfBoundsError for the first value of an index that is outside its axis."""
+    if not index.size or (index.min() >= -size and index.max() < size):
+        return
     outside = np.logical_or(index < -size, index >= size)
     if np.any(outside):
         raise OutOfBoundsError(
@@ -257,7 +259,7 @@ def _add_rows(front: Any, sizes: Ints, flat: tuple[Any, ...], rows: Any) -> None
     hit[linear] = True
     if np.count_nonzero(hit) == len(linear):  # no two alike
         front[flat] += rows
-    elif rows.size // len(rows) < 64:
+    elif rows.size // len(rows) < 128:
         np.add.at(front, flat, rows)
     else:  # few long rows: NumPy's loop over rows beats its loop over elements
         for n, position in enumerate(zip(*flat, strict=True)):

@@ -1,7 +1,7 @@
 """Keys and random bits.
 
 A key is an Array of dtype uint64 whose last axis has size 2; leading axes make a batch of keys,
-which draws exactly what a loop over them draws.  The three primitives are functions of the key
+which draws exactly what a loop over them draws.  The primitives are functions of the key
 alone, so a program draws the same bits on every platform, eagerly, batched or compiled.
 """
 
@@ -54,6 +54,10 @@ def _fold_in_rule(key: Aval, data: Aval) -> Aval:
     return aval((*batch, 2), dtypes.uint64)
 
 
+def _permutation_rule(key: Aval, num: int) -> Aval:
+    return aval((*_key_shape("random.permutation", key), num), dtypes.int32)
+
+
 # Lowerings
 
 
@@ -67,6 +71,13 @@ def _bits_lower(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 def _split_lower(key: Any, num: int) -> Any:
     stream = philox.words(key.reshape(-1, 2), philox.SPLIT, 2 * num)
     return stream.reshape(*key.shape[:-1], num, 2)
+
+
+def _permutation_lower(key: Any, num: int) -> Any:
+    # The order of random words: two of num are equal with probability below num^2 / 2^65.
+    words = philox.words(key.reshape(-1, 2), philox.PERMUTE, num)
+    order = np.argsort(words, axis=-1, kind="stable")
+    return order.astype(np.int32).reshape(*key.shape[:-1], num)
 
 
 def _fold_in_lower(key: Any, data: Any) -> Any:
@@ -91,6 +102,13 @@ def _split_vmap(size: int, axes: Sequence[int | None], key: Array, num: int) -> 
     return random_split_p.bind(move_axis(key, axes[0], 0), num=num), 0
 
 
+def _permutation_vmap(
+    size: int, axes: Sequence[int | None], key: Array, num: int
+) -> tuple[Array, int]:
+    assert axes[0] is not None
+    return random_permutation_p.bind(move_axis(key, axes[0], 0), num=num), 0
+
+
 def _fold_in_vmap(
     size: int, axes: Sequence[int | None], key: Array, data: Array
 ) -> tuple[Array, int]:
@@ -111,6 +129,9 @@ random_bits_p = Primitive("random_bits", _bits_lower, _bits_rule, "random", vmap
                           jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE)  # fmt: skip
 random_split_p = Primitive("random_split", _split_lower, _split_rule, "random", vmap=_split_vmap,
                            jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE)  # fmt: skip
+random_permutation_p = Primitive("random_permutation", _permutation_lower, _permutation_rule,
+                                 "random", vmap=_permutation_vmap, jvp=NOT_DIFFERENTIABLE,
+                                 vjp=NOT_DIFFERENTIABLE)  # fmt: skip
 random_fold_in_p = Primitive("random_fold_in", _fold_in_lower, _fold_in_rule, "random",
                              vmap=_fold_in_vmap, jvp=NOT_DIFFERENTIABLE,
                              vjp=NOT_DIFFERENTIABLE)  # fmt: skip
@@ -149,6 +170,7 @@ __all__ = [
     "count_of",
     "random_bits_p",
     "random_fold_in_p",
+    "random_permutation_p",
     "random_split_p",
     "uint64_constant",
 ]

@@ -63,7 +63,8 @@ def where(condition: Any, x: Any, y: Any) -> Array:
     >>> nv.where(nv.array([True, False]), 1.0, nv.array([5.0, 6.0]))
     array([1., 6.], dtype=float32)
     """
-    x, y = promote_operands("where", (x, y))
+    if not (type(x) is Array and type(y) is Array and x.dtype == y.dtype):
+        x, y = promote_operands("where", (x, y))
     return where_p.bind(as_condition("where", condition), x, y)
 
 

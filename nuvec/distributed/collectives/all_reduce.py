@@ -16,7 +16,14 @@ from nuvec.core.ops.selection import where
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 from nuvec.distributed.collectives.common import (
-    Tangents, buffers, communicate, inexact, linear_rules, refuse_complex, spread, whole_batch,
+    Tangents,
+    buffers,
+    communicate,
+    inexact,
+    linear_rules,
+    refuse_complex,
+    spread,
+    whole_batch,
 )  # fmt: skip
 from nuvec.distributed.group import Group
 
@@ -46,7 +53,7 @@ _sum_jvp, _sum_vjp = linear_rules(
     lambda: all_sum_p,
 )
 
-all_sum_p = Primitive("all_sum", _lower_sum, _sum_rule, "effect", jvp=_sum_jvp, vjp=_sum_vjp,
+all_sum_p: Primitive = Primitive("all_sum", _lower_sum, _sum_rule, "effect", jvp=_sum_jvp, vjp=_sum_vjp,
                       vmap=_sum_vmap, multiple=True, effect=True)  # fmt: skip
 
 
@@ -109,7 +116,7 @@ def _extreme_vjp(
     if not which:
         return [None] * len(operands)
     won = _shares([outs[i] for i in which], [operands[i] for i in which])
-    found = all_sum_p.bind(*[cs[i] for i in which], *won, group=group, active=True)  # type: ignore[list-item]
+    found = all_sum_p.bind(*present(cs, which), *won, group=group, active=True)
     count = len(which)
     given = [
         where(w != 0, divide(c, n), zeros_of(c.aval))
@@ -130,8 +137,8 @@ def _extreme(name: str, op: Any) -> Primitive:
     return primitive
 
 
-all_max_p = _extreme("all_max", "max")
-all_min_p = _extreme("all_min", "min")
+all_max_p: Primitive = _extreme("all_max", "max")
+all_min_p: Primitive = _extreme("all_min", "min")
 
 
 @filtered
@@ -186,7 +193,7 @@ def _broadcast_lower(*values: Any, group: Group, active: bool, root: int) -> tup
     return tuple(group.communicator.broadcast(buffers(values), root))
 
 
-broadcast_p = Primitive("broadcast", _broadcast_lower, _broadcast_rule, "effect",
+broadcast_p: Primitive = Primitive("broadcast", _broadcast_lower, _broadcast_rule, "effect",
                         jvp=_broadcast_jvp, vjp=_broadcast_vjp, vmap=_broadcast_vmap,
                         multiple=True, effect=True)  # fmt: skip
 

@@ -21,7 +21,7 @@ def _shape_rule(*, group: Any) -> tuple[Aval, ...]:
     return (aval((), dtypes.bool_),)
 
 
-barrier_p = Primitive(
+barrier_p: Primitive = Primitive(
     "barrier", _lower, _shape_rule, "effect",
     jvp=lambda tangents, outs, **params: [None],
     vjp=lambda cs, outs, **params: [],

@@ -1,4 +1,4 @@
-"""What every communication shares: operands from trees, activity, and batching of whole messages."""
+"""What every communication shares: operands from trees, activity, batching of whole messages."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ def buffers(values: Sequence[Any]) -> list[np.ndarray]:
 
 
 def communicate(
-    primitive: Primitive, x: Any, group: Group | None, alone: Callable[[Array], Array] | None = None,
+    primitive: Primitive,
+    x: Any,
+    group: Group | None,
+    alone: Callable[[Array], Array] | None = None,
     **params: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Record one communication of a tree: one equation, many operands, one message.
 
     In a group of one, `alone` says what the operation is there, and nothing is recorded."""

@@ -61,8 +61,10 @@ def _gather_vmap(size: int, axes: Sequence[int | None], *operands: Array, **para
     return _batch_second(all_gather_p, size, axes, operands, params)
 
 
-all_gather_p = Primitive("all_gather", _gather_lower, _gather_rule, "effect", jvp=_gather_jvp,
-                         vjp=_gather_vjp, vmap=_gather_vmap, multiple=True, effect=True)  # fmt: skip
+all_gather_p: Primitive = Primitive(
+    "all_gather", _gather_lower, _gather_rule, "effect", jvp=_gather_jvp, vjp=_gather_vjp,
+    vmap=_gather_vmap, multiple=True, effect=True,
+)  # fmt: skip
 
 
 @filtered
@@ -113,8 +115,10 @@ def _scatter_vmap(size: int, axes: Sequence[int | None], *operands: Array, **par
     return _batch_second(sum_scatter_p, size, axes, operands, params)
 
 
-sum_scatter_p = Primitive("sum_scatter", _scatter_lower, _scatter_rule, "effect", jvp=_scatter_jvp,
-                          vjp=_scatter_vjp, vmap=_scatter_vmap, multiple=True, effect=True)  # fmt: skip
+sum_scatter_p: Primitive = Primitive(
+    "sum_scatter", _scatter_lower, _scatter_rule, "effect", jvp=_scatter_jvp, vjp=_scatter_vjp,
+    vmap=_scatter_vmap, multiple=True, effect=True,
+)  # fmt: skip
 
 
 @filtered
@@ -148,9 +152,10 @@ def _exchange_vmap(size: int, axes: Sequence[int | None], *operands: Array, **pa
     return _batch_second(all_to_all_p, size, axes, operands, params)
 
 
-all_to_all_p = Primitive("all_to_all", _exchange_lower, _exchange_rule, "effect",
-                         jvp=_exchange_jvp, vjp=_exchange_vjp, vmap=_exchange_vmap,
-                         multiple=True, effect=True)  # fmt: skip
+all_to_all_p: Primitive = Primitive(
+    "all_to_all", _exchange_lower, _exchange_rule, "effect", jvp=_exchange_jvp, vjp=_exchange_vjp,
+    vmap=_exchange_vmap, multiple=True, effect=True,
+)  # fmt: skip
 
 
 @filtered

@@ -17,7 +17,12 @@ from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 from nuvec.distributed.collectives.all_reduce import check_rank
 from nuvec.distributed.collectives.common import (
-    Tangents, buffers, communicate, inexact, present, spread,
+    Tangents,
+    buffers,
+    communicate,
+    inexact,
+    present,
+    spread,
 )  # fmt: skip
 from nuvec.distributed.group import Group, default_group
 
@@ -41,12 +46,12 @@ def _send_lower(*values: Any, group: Group, active: bool, dst: int) -> tuple[Any
 
 
 def _send_jvp(
-    tangents: Tangents, outs: Sequence[Array], *operands: Array, group: Group, active: bool, dst: int
+    tangents: Tangents, outs: Sequence[Array], *operands: Array, **params: Any
 ) -> list[Array | None]:
     which = inexact(operands)
     if not which:
         return [None] * len(operands)
-    found = send_p.bind(*present(tangents, which), group=group, active=active, dst=dst)
+    found = send_p.bind(*present(tangents, which), **params)
     return spread(found, which, len(operands))
 
 
@@ -67,7 +72,7 @@ def _send_vmap(size: int, axes: Sequence[int | None], *operands: Array, **params
     return send_p.bind(*moved, **params), [0] * len(moved)
 
 
-send_p = Primitive("send", _send_lower, _send_rule, "effect", jvp=_send_jvp, vjp=_send_vjp,
+send_p: Primitive = Primitive("send", _send_lower, _send_rule, "effect", jvp=_send_jvp, vjp=_send_vjp,
                    vmap=_send_vmap, multiple=True, effect=True)  # fmt: skip
 
 
@@ -125,7 +130,7 @@ def _recv_vmap(
     return recv_p.bind(specs=batched, **params), [0] * len(specs)
 
 
-recv_p = Primitive("recv", _recv_lower, _recv_rule, "effect", jvp=_recv_jvp, vjp=_recv_vjp,
+recv_p: Primitive = Primitive("recv", _recv_lower, _recv_rule, "effect", jvp=_recv_jvp, vjp=_recv_vjp,
                    vmap=_recv_vmap, multiple=True, effect=True)  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def _gradients_vmap(size: int, axes: Sequence[int | None], *operands: Array, **p
 
 # Marked an effect although its forward communicates nothing: its backward does, and so it must be
 # walked on every rank alike.
-sum_gradients_p = Primitive(
+sum_gradients_p: Primitive = Primitive(
     "sum_gradients", _gradients_lower, _gradients_rule, "effect", jvp=_gradients_jvp,
     vjp=_gradients_vjp, vmap=_gradients_vmap, multiple=True, effect=True,
 )  # fmt: skip
@@ -63,7 +63,7 @@ def _partials_vmap(size: int, axes: Sequence[int | None], *operands: Array, **pa
     return whole_batch(lambda: sum_partials_p, size, axes, operands, params)
 
 
-sum_partials_p = Primitive(
+sum_partials_p: Primitive = Primitive(
     "sum_partials", _lower_sum, _sum_rule, "effect", jvp=_partials_jvp, vjp=_partials_vjp,
     vmap=_partials_vmap, multiple=True, effect=True,
 )  # fmt: skip

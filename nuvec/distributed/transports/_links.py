@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 Needed = Sequence[tuple[Link, Receive]]
 
-TELL_SECONDS = 0.5
+TELL_SECONDS = 0.25
 """How long a failing rank goes on writing so that its reason fits between two frames."""
 
 LINGER_SECONDS = 2.0

@@ -38,10 +38,16 @@ HANDSHAKE_SECONDS = 10.0
 MAX_UNPROVEN = 128
 """How many unproven connections are kept; the oldest goes first."""
 
+LOOK_SECONDS = 0.25
+"""How often a starting rank looks whether those already connected are still there."""
+
+Connected = dict[int, tuple[socket.socket, Peer]]
+"""Proven connections, by rank."""
+
 _SOCKET_BUFFER = 1 << 21
 
 
-def connect(job: Job) -> dict[int, tuple[socket.socket, Peer]]:
+def connect(job: Job) -> Connected:
     """Connect to all other ranks; returns a proven connection for each.
 
     Raises `ConfigurationError` for addresses that cannot be used and `PeerError` when a rank does
@@ -61,10 +67,10 @@ def connect(job: Job) -> dict[int, tuple[socket.socket, Peer]]:
     deadline = time.monotonic() + job.timeout
     routes = {other: job.route(other) for other in range(size) if other != job.rank}
     listeners = list(job.listeners) or _listen_for(job, routes)
-    connected: dict[int, tuple[socket.socket, Peer]] = {}
+    connected: Connected = {}
     try:
         for other in range(job.rank):
-            connected[other] = _reach(job, identity, other, routes[other], deadline)
+            connected[other] = _reach(job, identity, other, routes[other], deadline, connected)
         _accept_higher(job, identity, listeners, connected, deadline)
     except BaseException:
         for sock, _ in connected.values():
@@ -107,7 +113,12 @@ def _remove_directory(directory: str) -> None:
 
 
 def _reach(
-    job: Job, identity: Identity, other: int, where: Where, deadline: float
+    job: Job,
+    identity: Identity,
+    other: int,
+    where: Where,
+    deadline: float,
+    connected: Connected,
 ) -> tuple[socket.socket, Peer]:
     pause = 0.005
     started = time.monotonic()
@@ -117,13 +128,16 @@ def _reach(
         sock = socket.socket(family(where), socket.SOCK_STREAM)
         try:
             left = deadline - time.monotonic()
-            sock.settimeout(max(0.01, min(left, job.warn_after - 0.1 if not warned else left)))
+            patience = max(0.01, min(left, job.warn_after - 0.1 if not warned else left))
+            sock.settimeout(patience)
             _tune(sock)
             sock.connect(where)
             if sock.family != socket.AF_UNIX and sock.getsockname() == sock.getpeername():
                 raise OSError(errno.ECONNREFUSED, "connected to itself")
-            return sock, _run(sock, connect_side(identity, other))
-        except Refused:
+            peer = _run(sock, connect_side(identity, other), patience, connected)
+            sock.setblocking(False)
+            return sock, peer
+        except (Refused, PeerError):
             sock.close()
             raise
         except Stranger as error:
@@ -159,12 +173,15 @@ def _reach(
                 now - started,
                 complaint,
             )
+        _check_alive(connected)
         time.sleep(min(pause, max(0.0, deadline - now)))
         pause = min(pause * 1.5, 0.25)
 
 
-def _run(sock: socket.socket, handshake: Handshake) -> Peer:
-    """Drive a handshake over a socket with a timeout."""
+def _run(sock: socket.socket, handshake: Handshake, patience: float, connected: Connected) -> Peer:
+    """Drive a handshake over a socket; looks after those already connected meanwhile."""
+    until = time.monotonic() + patience
+    sock.settimeout(min(patience, LOOK_SECONDS))
     wanted = next(handshake)
     while True:
         try:
@@ -172,22 +189,44 @@ def _run(sock: socket.socket, handshake: Handshake) -> Peer:
                 sock.sendall(wanted)
                 wanted = next(handshake)
             else:
-                wanted = handshake.send(_receive_exactly(sock, wanted))
+                wanted = handshake.send(_receive_exactly(sock, wanted, until, connected))
         except StopIteration as stop:
             peer: Peer = stop.value
             return peer
 
 
-def _receive_exactly(sock: socket.socket, count: int) -> bytes:
+def _receive_exactly(sock: socket.socket, count: int, until: float, connected: Connected) -> bytes:
     data = b""
     while len(data) < count:
-        more = sock.recv(count - len(data))
+        try:
+            more = sock.recv(count - len(data))
+        except TimeoutError:
+            _check_alive(connected)
+            if time.monotonic() >= until:
+                raise
+            continue
         if not more:
             raise Stranger(
                 "the other end hung up during the handshake (another secret, or another program)"
             )
         data += more
     return data
+
+
+def _check_alive(connected: Connected) -> None:
+    """A rank that died after it had connected would otherwise be missed only after start-up."""
+    for rank, (sock, peer) in connected.items():
+        try:
+            gone = sock.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            continue
+        except OSError:
+            gone = True
+        if gone:
+            raise PeerError(
+                f"rank {rank} (host {peer.host}, pid {peer.pid}) died or gave up while the job "
+                "was starting"
+            )
 
 
 # Accepting higher ranks.
@@ -235,7 +274,7 @@ def _accept_higher(
     job: Job,
     identity: Identity,
     listeners: Sequence[socket.socket],
-    connected: dict[int, tuple[socket.socket, Peer]],
+    connected: Connected,
     deadline: float,
 ) -> None:
     size = len(job.addresses)
@@ -263,6 +302,7 @@ def _accept_higher(
                         f"rank {job.rank} waited {job.timeout:.0f} s (NUVEC_TIMEOUT) for ranks "
                         f"{_where(job, missing)} to connect"
                     )
+                _check_alive(connected)
                 if not warned and now - started >= job.warn_after:
                     warned = True
                     _log.warning(
@@ -273,7 +313,7 @@ def _accept_higher(
                     )
                 for sock in [s for s, u in unproven.items() if now >= u.deadline]:
                     drop(sock, f"it did not prove itself within {HANDSHAKE_SECONDS:.0f} s")
-                for key, _ in selector.select(min(0.5, deadline - now)):
+                for key, _ in selector.select(min(LOOK_SECONDS, deadline - now)):
                     sock = key.fileobj  # type: ignore[assignment]
                     if sock not in unproven:
                         fresh = _accept_one(sock)

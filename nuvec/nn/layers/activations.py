@@ -19,6 +19,7 @@ from nuvec.core.ops.exponential import sigmoid as _sigmoid
 from nuvec.core.ops.exponential import tanh as _tanh
 from nuvec.core.ops.selection import clip, where
 
+
 def relu(x: Array) -> Array:
     """x where it is positive, else 0. The derivative at 0 is 0.
 

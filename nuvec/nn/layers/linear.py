@@ -10,7 +10,7 @@ from nuvec.core.errors import ShapeError
 from nuvec.nn.init import uniform
 from nuvec.nn.module import Module
 
-__all__ = ["Identity", "Linear", "affine", "check_size"]
+__all__ = ["Identity", "Linear", "affine", "check_size", "project"]
 
 
 class Identity(Module):
@@ -70,12 +70,12 @@ class Linear(Module):
 def affine(layer: Module, x: Array) -> Array:
     """`x @ layer.weight.T`, plus `layer.bias` where there is one."""
     y = project(layer, x)
-    return y + layer.bias if "bias" in layer else y
+    return y + layer["bias"] if "bias" in layer else y
 
 
 def project(layer: Module, x: Array) -> Array:
     """`x @ layer.weight.T`, with an error that names the layer when the sizes differ."""
-    weight: Array = layer.weight
+    weight: Array = layer["weight"]
     if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         raise ShapeError(
             f"{type(layer).__name__} with weight {weight.aval} needs an input whose last axis has "

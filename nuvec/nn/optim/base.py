@@ -30,9 +30,9 @@ __all__ = [
     "GradientTransformation",
     "Schedule",
     "apply_updates",
+    "as_update",
     "chain",
     "identity",
-    "learning_rate_at",
     "map_arrays",
     "moment_like",
     "stateless",
@@ -65,10 +65,12 @@ def map_arrays(f: Callable[..., Any], main: Any, *rest: Any) -> Any:
     """
     leaves, structure = tree.flatten(main, is_leaf=_is_none)
     columns = [_leaves_like(structure, other) for other in rest]
-    return structure.unflatten([
-        None if leaf is None else f(leaf, *others)
-        for leaf, *others in zip(leaves, *columns, strict=True)
-    ])
+    return structure.unflatten(
+        [
+            None if leaf is None else f(leaf, *others)
+            for leaf, *others in zip(leaves, *columns, strict=True)
+        ]
+    )
 
 
 def _is_none(x: Any) -> bool:
@@ -116,11 +118,6 @@ def as_update(gradient: Any) -> Array:
 def zero_count() -> Array:
     """The count of steps done: int32, shape ()."""
     return zeros((), dtype=dtypes.int32)
-
-
-def learning_rate_at(learning_rate: float | Array | Schedule, count: Array | None) -> Any:
-    """The learning rate of a step: itself, or what a schedule says of the steps done."""
-    return learning_rate(count) if callable(learning_rate) else learning_rate
 
 
 # --- Putting together

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from nuvec.core import dtypes, tree
@@ -9,12 +10,12 @@ from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError
 from nuvec.core.functions.creation import zeros
 from nuvec.core.ops.arithmetic import sqrt
+from nuvec.core.ops.exponential import expm1
 from nuvec.core.ops.selection import where
 from nuvec.nn.optim.base import (
     GradientTransformation,
     Schedule,
     as_update,
-    learning_rate_at,
     map_arrays,
     moment_like,
     stateless,
@@ -43,7 +44,7 @@ def scale(factor: float | Array) -> GradientTransformation:
 class ScaleByScheduleState(NamedTuple):
     """count -- how many steps are done: int32, shape ()"""
 
-    count: Array
+    count: Array  # type: ignore[assignment]  # it hides tuple.count
 
 
 def scale_by_learning_rate(learning_rate: float | Array | Schedule) -> GradientTransformation:
@@ -59,7 +60,7 @@ def scale_by_learning_rate(learning_rate: float | Array | Schedule) -> GradientT
         )
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        rate = learning_rate_at(learning_rate, state.count)
+        rate = learning_rate(state.count)
         scaled = map_arrays(lambda g: _scaled(g, rate), updates)
         return scaled, ScaleByScheduleState(state.count + 1)
 
@@ -94,7 +95,9 @@ def trace(decay: float, nesterov: bool = False) -> GradientTransformation:
             return map_arrays(lambda g, t: g + decay * t, updates, new), TraceState(new)
         return map_arrays(lambda g, t: t, updates, new), TraceState(new)
 
-    return GradientTransformation(lambda params: TraceState(map_arrays(moment_like, params)), update)
+    return GradientTransformation(
+        lambda params: TraceState(map_arrays(moment_like, params)), update
+    )
 
 
 class ScaleByAdamState(NamedTuple):
@@ -103,7 +106,7 @@ class ScaleByAdamState(NamedTuple):
     nu    -- like the parameters: the same of their squares
     """
 
-    count: Array
+    count: Array  # type: ignore[assignment]  # it hides tuple.count
     mu: Any
     nu: Any
 
@@ -117,6 +120,10 @@ def scale_by_adam(
     (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, algorithm 1.)
     """
 
+    for name, decay in (("b1", b1), ("b2", b2)):
+        if not 0 <= decay < 1:
+            raise ValueError(f"adam: {name} must be at least 0 and less than 1, got {decay}.")
+
     def init(params: Any) -> ScaleByAdamState:
         moments = map_arrays(_real_moment, params)
         return ScaleByAdamState(zero_count(), moments, map_arrays(lambda m: m, moments))
@@ -124,9 +131,7 @@ def scale_by_adam(
     def update(updates: Any, state: ScaleByAdamState, params: Any = None) -> tuple[Any, Any]:
         updates = map_arrays(as_update, updates)
         count = state.count + 1
-        mu = map_arrays(
-            lambda m, g: m if g is None else b1 * m + (1 - b1) * g, state.mu, updates
-        )
+        mu = map_arrays(lambda m, g: m if g is None else b1 * m + (1 - b1) * g, state.mu, updates)
         nu = map_arrays(
             lambda n, g: n if g is None else b2 * n + (1 - b2) * (g * g), state.nu, updates
         )
@@ -134,16 +139,20 @@ def scale_by_adam(
 
         def direction(g: Array, m: Array, n: Array) -> Array:
             if g.dtype not in corrections:
-                # In the dtype of the moments: b2^t is close to 1, and float32 would cost float64
-                # parameters half of their digits.
+                # In the dtype of the moments: float32 would cost float64 half of its digits.
                 t = count.astype(g.dtype)
-                corrections[g.dtype] = 1 - b1**t, 1 - b2**t
+                corrections[g.dtype] = _bias_correction(b1, t), _bias_correction(b2, t)
             first, second = corrections[g.dtype]
             return (m / first) / (sqrt(n / second + eps_root) + eps)
 
         return map_arrays(direction, updates, mu, nu), ScaleByAdamState(count, mu, nu)
 
     return GradientTransformation(init, update)
+
+
+def _bias_correction(decay: float, t: Array) -> Any:
+    """1 - decay^t, without the cancellation there is at small t: b2^t is close to 1."""
+    return -expm1(t * math.log(decay)) if decay else 1.0
 
 
 def _real_moment(parameter: Any) -> Array | None:

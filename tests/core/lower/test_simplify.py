@@ -264,6 +264,19 @@ def test_constants_are_folded() -> None:
     same_bits(ir, found, value)
 
 
+def test_a_uniform_constant_is_a_scalar_where_that_is_exact() -> None:
+    e1, full = eqn(broadcast_to_p, scalar(2.0), shape=(5, 7))
+    e2, halves = eqn(negative_p, full)
+    x = Var(f4(5, 7))
+    e3, product = eqn(multiply_p, x, halves)
+    e4, total = eqn(sum_p, halves, axes=(1,))
+    found = simplified(IR((x,), (), (e1, e2, e3), (product,)))
+    assert not found.constants
+    assert type(found.eqns[0].inputs[1]) is Literal
+    ir = IR((x,), (), (e1, e2, e3, e4), (product, total))
+    same_bits(ir, simplified(ir), values(x.aval, np.random.Generator(np.random.PCG64(5))))
+
+
 def test_large_results_are_not_folded() -> None:
     e1, a = eqn(broadcast_to_p, scalar(2.0), shape=(1024, 1024))
     assert len(simplified(IR((), (), (e1,), (a,))).eqns) == 1

@@ -99,6 +99,8 @@ DRAWS = {
     "randint64": lambda k: random.randint(k, (4,), -5, 2**50, nv.int64),
     "gumbel": lambda k: random.gumbel(k, (3,)),
     "exponential": lambda k: random.exponential(k, (3,)),
+    "permutation": lambda k: random.permutation(k, 7),
+    "categorical": lambda k: random.categorical(k, nv.array([0.0, 1.0, 2.0]), shape=(5,)),
     "split": lambda k: random.split(k, 3),
     "fold_in": lambda k: random.fold_in(k, 3),
 }
@@ -259,6 +261,35 @@ def test_gumbel_and_exponential():
     assert x.min() >= 0 and abs(x.mean() - 1) < 0.03 and abs(x.var() - 1) < 0.06
 
 
+def test_permutation():
+    x = np.arange(12).reshape(3, 4)
+    for axis in (0, 1, -1):
+        y = np.asarray(random.permutation(KEY, x, axis))
+        assert sorted(map(tuple, np.moveaxis(y, axis, 0))) == list(
+            map(tuple, np.moveaxis(x, axis, 0))
+        )
+    orders = np.asarray(random.permutation(random.split(KEY, 6000), 3))
+    counts = np.unique(orders @ [9, 3, 1], return_counts=True)[1]
+    assert len(counts) == 6 and ((counts - 1000) ** 2 / 1000).sum() < 25
+    assert random.permutation(KEY, 0).shape == (0,)
+    gradient = nv.grad(lambda x: (random.permutation(KEY, x) * nv.arange(3)).sum())(nv.ones(3))
+    assert sorted(gradient.tolist()) == [0, 1, 2]
+
+
+def test_choice_and_categorical():
+    counts = np.bincount(np.asarray(random.choice(KEY, 3, (30000,), p=np.array([0.2, 0.5, 0.3]))))
+    np.testing.assert_allclose(counts / 30000, [0.2, 0.5, 0.3], atol=0.02)
+    items = nv.array([[1, 2, 3], [4, 5, 6]])
+    assert random.choice(KEY, items, (5, 2)).shape == (5, 2, 3)
+    drawn = np.asarray(random.choice(KEY, items, (3,), replace=False, axis=1))
+    assert sorted(map(tuple, drawn.T)) == [(1, 4), (2, 5), (3, 6)]
+    logits = nv.log(nv.array([[0.1, 0.9], [0.6, 0.4]]))
+    drawn = np.asarray(random.categorical(KEY, logits, shape=(20000, 2)))
+    assert drawn.dtype == np.int32
+    np.testing.assert_allclose(drawn.mean(0), [0.9, 0.4], atol=0.02)
+    assert random.categorical(KEY, nv.zeros((3, 4)), axis=0).shape == (4,)
+
+
 # Errors
 
 
@@ -282,6 +313,13 @@ def test_gumbel_and_exponential():
         (lambda: random.randint(KEY, (2,), 0.5, 3), DtypeError, "integers"),
         (lambda: random.randint(KEY, (2,), nv.zeros(3, nv.int32), 3), ShapeError, "shape"),
         (lambda: random.seed(1.5), TypeError, "float"),
+        (lambda: random.permutation(KEY), TypeError, "needs x"),
+        (lambda: random.permutation(KEY, -1), ShapeError, "-1"),
+        (lambda: random.permutation(random.split(KEY), nv.ones(2)), ShapeError, "one key"),
+        (lambda: random.choice(KEY, 3, (4,), replace=False), ShapeError, "replace=True"),
+        (lambda: random.choice(KEY, 0, (1,)), ShapeError, "no items"),
+        (lambda: random.choice(KEY, 3, p=nv.ones(2)), ShapeError, "3 items"),
+        (lambda: random.categorical(KEY, nv.ones((2, 3)), shape=(3,)), ShapeError, "broadcast"),
     ],
 )
 def test_errors(call, error, match):

@@ -1,0 +1,112 @@
+"""Keys of random numbers, and raw bits from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.array import Array, from_numpy
+from nuvec.core.errors import DtypeError
+from nuvec.core.functions.creation import as_shape
+from nuvec.core.functions.stream import next_key, root_key, seed_key
+from nuvec.core.ir import aval
+from nuvec.core.node import constant
+from nuvec.core.ops.comparison import right_shift
+from nuvec.core.ops.random import (
+    as_words,
+    count_of,
+    random_bits_p,
+    random_fold_in_p,
+    random_split_p,
+    uint64_constant,
+)  # fmt: skip
+from nuvec.core.ops.selection import where
+from nuvec.core.ops.shape import reshape_p
+from nuvec.core.traceback import filtered
+
+
+@filtered
+def key(seed: Any) -> Array:
+    """The key of a seed: uint64 [2], or [..., 2] for an integer array of seeds (traced ones too).
+
+    Any Python int is a seed, negative and arbitrarily large ones included; different ints give
+    different keys.  Raises DtypeError for what is no integer.
+
+    >>> import nuvec as nv
+    >>> nv.random.key(0).shape
+    (2,)
+    """
+    if isinstance(seed, int | np.integer):
+        return Array(constant(seed_key(int(seed)), aval((2,), dtypes.uint64)))
+    data = as_words(seed, "random.key")
+    keys = random_fold_in_p.bind(_root(1), data)
+    if seed.dtype != dtypes.uint64:
+        return keys
+    # From 2^63 on a seed has a second word, 0, for the first one alone is that of a negative int.
+    large = reshape_p.bind(right_shift(data, 63), shape=(*data.shape, 1))
+    two = random_fold_in_p.bind(random_fold_in_p.bind(_root(2), data), uint64_constant(0))
+    return where(large, two, keys)
+
+
+def _root(words: int) -> Array:
+    return Array(constant(root_key(words), aval((2,), dtypes.uint64)))
+
+
+def draw_key(key: Any, name: str) -> Array:
+    """The key of a draw: the caller's, or the default stream's next."""
+    if key is None:
+        return next_key()
+    if isinstance(key, np.ndarray):
+        key = from_numpy(key)
+    if isinstance(key, Array):
+        return key  # the shape rules check its shape and dtype
+    if isinstance(key, int | np.integer):
+        hint = f"nv.random.key({key}) makes a key of a seed"
+    else:
+        hint = "the key comes first; nv.random.uniform(shape=(3,)) draws without one"
+    raise DtypeError(f"random.{name}: the key is {key!r}, not an array; {hint}")
+
+
+@filtered
+def split(key: Any = None, num: int = 2) -> Array:
+    """`num` new keys, independent of each other and of the old one: [..., num, 2].
+
+    The old key should not be used for drawing again.
+
+    >>> import nuvec as nv
+    >>> a, b = nv.random.split(nv.random.key(0))
+    """
+    return random_split_p.bind(draw_key(key, "split"), num=count_of(num, "random.split"))
+
+
+@filtered
+def fold_in(key: Any, data: Any) -> Array:
+    """A new key from a key and an integer (an epoch, a rank, a layer number): [..., 2].
+
+    `data` is a Python int from -2^63 to 2^64 - 1, or an integer array that broadcasts with the
+    batch of keys.  Raises DtypeError for other data.
+
+    >>> import nuvec as nv
+    >>> key = nv.random.fold_in(nv.random.key(0), 17)
+    """
+    if isinstance(data, int | np.integer):
+        if not -(2**63) <= data < 2**64:
+            raise DtypeError(f"random.fold_in: {data} does not fit 64 bits; use nv.random.key")
+        return random_fold_in_p.bind(draw_key(key, "fold_in"), uint64_constant(int(data)))
+    return random_fold_in_p.bind(draw_key(key, "fold_in"), as_words(data, "random.fold_in"))
+
+
+@filtered
+def bits(key: Any = None, shape: Any = (), dtype: Any = dtypes.uint32) -> Array:
+    """Random bits as unsigned integers: [..., *shape] of uint8, uint16, uint32 or uint64."""
+    return draw_bits(draw_key(key, "bits"), as_shape(shape, "random.bits"), dtypes.as_dtype(dtype))
+
+
+def draw_bits(key: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """`bits` of a key and a shape that are known to be good."""
+    return random_bits_p.bind(key, shape=shape, dtype=dtype)
+
+
+__all__ = ["bits", "draw_bits", "draw_key", "fold_in", "key", "split"]
