@@ -10,7 +10,8 @@ from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.functions.along import take_along_axis
 from nuvec.core.functions.exponentials import logsumexp
 from nuvec.core.ops.build import normalize_axis
-from nuvec.core.ops.exponential import log, logaddexp
+from nuvec.core.ops.exponential import log
+from nuvec.core.ops.logaddexp import logaddexp
 from nuvec.core.ops.selection import clip, where
 from nuvec.core.ops.structure import expand_dims, squeeze
 

@@ -5,10 +5,14 @@ values, how far they are apart, and which rule to look at.
 """
 
 from nuvec.testing.batching import check_vmap
+from nuvec.testing.collectives import check_collective
+from nuvec.testing.communications import RecordingCommunicator, recorded
 from nuvec.testing.derivatives import check_grads, check_jvp, check_second_order, check_vjp
 from nuvec.testing.lowering import check_compile, check_lowering
 
 __all__ = [
+    "RecordingCommunicator",
+    "check_collective",
     "check_compile",
     "check_grads",
     "check_jvp",
@@ -16,4 +20,5 @@ __all__ = [
     "check_second_order",
     "check_vjp",
     "check_vmap",
+    "recorded",
 ]

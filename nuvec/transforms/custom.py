@@ -9,6 +9,7 @@ and backward as closed IRs, which does the same when it is differentiated later.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,13 @@ from nuvec.core.traceback import filtered
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.rule_record import Building, record_rule, refuse_reverse_over
 from nuvec.transforms.vmap import bind_arguments
+
+
+class _Traced(threading.local):
+    """The calls whose IRs this thread is tracing, innermost last: how recursion is noticed."""
+
+    def __init__(self) -> None:
+        self.building: list[Building] = []
 
 
 class custom_vjp:
@@ -56,7 +64,7 @@ class custom_vjp:
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
         self.jvp: Callable[..., Any] | None = None
-        self._building: list[Building] = []  # calls whose IRs are being traced, innermost last
+        self._traced = _Traced()
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Give the forward (which returns residuals too) and the backward."""
@@ -91,7 +99,7 @@ class custom_vjp:
         call = Call(self, args)
         innermost = context.traces[-1]
         if innermost.symbolic:
-            outs = record_rule(call, self._building)
+            outs = record_rule(call, self._traced.building)
             return tree.unflatten(call.out_structure, outs)
         return _record_native(call, innermost)
 

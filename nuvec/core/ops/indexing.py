@@ -346,7 +346,7 @@ def _scatter_set_transpose(
 
 scatter_set_p: Primitive = Primitive(
     "scatter_set", _scatter_set_lower, scatter_rule, "gather", transpose=_scatter_set_transpose,
-    linear="joint", linear_operands=(0, 1), vmap=scatter_vmap(lambda: scatter_set_p),
+    linear="joint", linear_operands=(0, 1), vmap=scatter_vmap(lambda: scatter_set_p), selects=True,
 )  # fmt: skip
 
 
@@ -392,5 +392,5 @@ def _update_vmap(
 
 update_slice_p = Primitive(
     "update_slice", _update_lower, _update_rule, "other",
-    transpose=_update_transpose, linear="joint", vmap=_update_vmap, out=True,
+    transpose=_update_transpose, linear="joint", vmap=_update_vmap, out=True, selects=True,
 )  # fmt: skip

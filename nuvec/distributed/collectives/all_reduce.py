@@ -21,6 +21,7 @@ from nuvec.distributed.collectives.common import (
     communicate,
     inexact,
     linear_rules,
+    present,
     refuse_complex,
     spread,
     whole_batch,
@@ -53,8 +54,10 @@ _sum_jvp, _sum_vjp = linear_rules(
     lambda: all_sum_p,
 )
 
-all_sum_p: Primitive = Primitive("all_sum", _lower_sum, _sum_rule, "effect", jvp=_sum_jvp, vjp=_sum_vjp,
-                      vmap=_sum_vmap, multiple=True, effect=True)  # fmt: skip
+all_sum_p: Primitive = Primitive(
+    "all_sum", _lower_sum, _sum_rule, "effect", jvp=_sum_jvp, vjp=_sum_vjp, vmap=_sum_vmap,
+    multiple=True, effect=True,
+)  # fmt: skip
 
 
 @filtered
@@ -193,9 +196,10 @@ def _broadcast_lower(*values: Any, group: Group, active: bool, root: int) -> tup
     return tuple(group.communicator.broadcast(buffers(values), root))
 
 
-broadcast_p: Primitive = Primitive("broadcast", _broadcast_lower, _broadcast_rule, "effect",
-                        jvp=_broadcast_jvp, vjp=_broadcast_vjp, vmap=_broadcast_vmap,
-                        multiple=True, effect=True)  # fmt: skip
+broadcast_p: Primitive = Primitive(
+    "broadcast", _broadcast_lower, _broadcast_rule, "effect", jvp=_broadcast_jvp,
+    vjp=_broadcast_vjp, vmap=_broadcast_vmap, multiple=True, effect=True,
+)  # fmt: skip
 
 
 @filtered

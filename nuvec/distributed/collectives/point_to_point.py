@@ -72,8 +72,10 @@ def _send_vmap(size: int, axes: Sequence[int | None], *operands: Array, **params
     return send_p.bind(*moved, **params), [0] * len(moved)
 
 
-send_p: Primitive = Primitive("send", _send_lower, _send_rule, "effect", jvp=_send_jvp, vjp=_send_vjp,
-                   vmap=_send_vmap, multiple=True, effect=True)  # fmt: skip
+send_p: Primitive = Primitive(
+    "send", _send_lower, _send_rule, "effect", jvp=_send_jvp, vjp=_send_vjp, vmap=_send_vmap,
+    multiple=True, effect=True,
+)  # fmt: skip
 
 
 @filtered
@@ -130,8 +132,10 @@ def _recv_vmap(
     return recv_p.bind(specs=batched, **params), [0] * len(specs)
 
 
-recv_p: Primitive = Primitive("recv", _recv_lower, _recv_rule, "effect", jvp=_recv_jvp, vjp=_recv_vjp,
-                   vmap=_recv_vmap, multiple=True, effect=True)  # fmt: skip
+recv_p: Primitive = Primitive(
+    "recv", _recv_lower, _recv_rule, "effect", jvp=_recv_jvp, vjp=_recv_vjp, vmap=_recv_vmap,
+    multiple=True, effect=True,
+)  # fmt: skip
 
 
 @filtered

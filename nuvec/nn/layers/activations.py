@@ -14,9 +14,10 @@ from nuvec.core.functions.exponentials import log_softmax as _log_softmax
 from nuvec.core.functions.exponentials import softmax as _softmax
 from nuvec.core.functions.joining import split
 from nuvec.core.ops.erf import erf
-from nuvec.core.ops.exponential import expm1, logaddexp
+from nuvec.core.ops.exponential import expm1
 from nuvec.core.ops.exponential import sigmoid as _sigmoid
 from nuvec.core.ops.exponential import tanh as _tanh
+from nuvec.core.ops.logaddexp import logaddexp
 from nuvec.core.ops.selection import clip, where
 
 
