@@ -47,7 +47,7 @@ held_out = len(labels) // 5
 test_images, test_labels = images[:held_out], labels[:held_out]
 images, labels = images[held_out:], labels[held_out:]
 
-# The model and the optimizer, which starts from the parameters of rank 0.
+# The model, with the parameters of rank 0 on every rank, and its optimizer.
 nv.random.seed(args.seed)
 model = nn.Sequential(
     nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)

@@ -1,33 +1,444 @@
-"""nuvec: functional transforms of NumPy programs.  INTERIM namespace."""
+"""nuvec: function transforms, lazy arrays and collectives for NumPy programs.
 
-import importlib as _importlib
-import pkgutil as _pkgutil
+    import nuvec as nv
+
+Array functions have NumPy's names and arguments, transforms JAX's.
+"""
+
+# ruff: noqa: I001, F401 (sections in reading order; some names are also builtins)
+# Importing this attaches Array's operators and methods.
+from nuvec.core.functions import methods as _methods
+
+# Arrays and their dtypes
 
 from nuvec.core.array import Array, eval
-from nuvec.core.functions import methods as _methods
-from nuvec.core.dtypes import *  # noqa: F403
-import nuvec.core.ops as _ops
-import nuvec.core.functions as _functions
+from nuvec.core.config import config
+from nuvec.core.dtypes import (
+    bfloat16,
+    bool_,
+    can_cast,
+    complex64,
+    complex128,
+    finfo,
+    float16,
+    float32,
+    float64,
+    iinfo,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from nuvec.core.errors import (
+    AxisError,
+    ConcretizationError,
+    ConfigurationError,
+    DistributedError,
+    DtypeError,
+    IRError,
+    LeakedTracerError,
+    MismatchError,
+    NuvecError,
+    OutOfBoundsError,
+    PeerError,
+    ShapeError,
+    TreeError,
+)
+from nuvec.core.primitive import Primitive
+from math import e, inf, nan, pi
 
-for _package in (_ops, _functions):
-    for _info in _pkgutil.iter_modules(_package.__path__):
-        try:
-            _module = _importlib.import_module(_package.__name__ + "." + _info.name)
-        except Exception as _error:
-            print("interim nuvec/__init__.py: skipping", _info.name, type(_error).__name__, _error)
-            continue
-        for _k, _v in vars(_module).items():
-            if callable(_v) and not _k.startswith("_") and not isinstance(_v, type):
-                if getattr(_v, "__module__", "").startswith("nuvec"):
-                    globals().setdefault(_k, _v)
-from nuvec.core.functions.creation import *  # noqa: F403
+# Creation
+
+from nuvec.core.functions.creation import (
+    array,
+    asarray,
+    astype,
+    copy,
+    empty,
+    empty_like,
+    from_dlpack,
+    full,
+    full_like,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from nuvec.core.functions.ranges import arange, eye, identity, linspace, meshgrid, tri, tril, triu
+
+# Element by element
+
+from nuvec.core.ops.arithmetic import (
+    add,
+    cbrt,
+    divide,
+    floor_divide,
+    mod,
+    multiply,
+    negative,
+    reciprocal,
+    remainder,
+    rsqrt,
+    sqrt,
+    subtract,
+    masked_product,
+)
+from nuvec.core.ops.comparison import (
+    bitwise_and,
+    bitwise_invert,
+    bitwise_left_shift,
+    bitwise_or,
+    bitwise_right_shift,
+    bitwise_xor,
+    equal,
+    greater,
+    greater_equal,
+    invert,
+    isfinite,
+    isinf,
+    isnan,
+    left_shift,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+    right_shift,
+)
+from nuvec.core.ops.conversion import conj, conjugate, imag, make_complex, real
+from nuvec.core.ops.erf import erf
+from nuvec.core.ops.exponential import (
+    cos,
+    cosh,
+    exp,
+    exp2,
+    expm1,
+    log,
+    log1p,
+    log2,
+    log10,
+    sigmoid,
+    sin,
+    sinh,
+    tan,
+    tanh,
+)
+from nuvec.core.ops.logaddexp import logaddexp
+from nuvec.core.ops.power import power, square
+from nuvec.core.ops.rounding import ceil, floor, round, trunc
+from nuvec.core.ops.selection import clip, maximum, minimum, where
+from nuvec.core.ops.signs import abs, absolute, positive, sign
+
+# Questions
+
+from nuvec.core.functions.inspection import (
+    allclose,
+    array_equal,
+    broadcast_arrays,
+    isclose,
+    isdtype,
+    result_type,
+)
+
+# Reductions and statistics
+
+from nuvec.core.functions.exponentials import log_softmax, logsumexp, one_hot, softmax
+from nuvec.core.functions.statistics import average, count_nonzero, mean, std, var
+from nuvec.core.ops.reduction import all, amax, amin, any, argmax, argmin, max, min, prod
+from nuvec.core.ops.shape import sum
+
+# Shape and indexing
+
+from nuvec.core.functions.along import put_along_axis, take_along_axis
+from nuvec.core.functions.indexing import take
+from nuvec.core.functions.joining import (
+    array_split,
+    column_stack,
+    dstack,
+    hstack,
+    split,
+    stack,
+    unstack,
+    vstack,
+)
+from nuvec.core.functions.padding import pad
+from nuvec.core.functions.structure import (
+    atleast_1d,
+    atleast_2d,
+    atleast_3d,
+    diagonal,
+    fliplr,
+    flipud,
+    matrix_transpose,
+    moveaxis,
+    ravel,
+    repeat,
+    roll,
+    rot90,
+    swapaxes,
+    tile,
+)
+from nuvec.core.ops.shape import broadcast_to, reshape, transpose
+from nuvec.core.ops.structure import concatenate, expand_dims, flip, squeeze
+
+# Products
+
+from nuvec.core.functions.einsum import einsum, einsum_path
+from nuvec.core.functions.products import inner, outer, tensordot, vdot, vecdot
+from nuvec.core.ops.contraction import dot, dot_general, matmul
+
+# Transforms
+
+from nuvec.core.ops.differentiation import depends, stop_gradient
+from nuvec.transforms.compile import compile
+from nuvec.transforms.custom import custom_vjp
+from nuvec.transforms.grad import grad, value_and_grad, vjp
+from nuvec.transforms.ir_tools import make_ir
+from nuvec.transforms.jvp import jvp
+from nuvec.transforms.vmap import vmap
+
+# Control flow
+
+from nuvec.transforms.cond import cond
+from nuvec.transforms.scan import scan
+
+# The Python Array API's other names of functions above
+
+from nuvec.core.dtypes import bool_ as bool
+from nuvec.core.ops.structure import concatenate as concat
+from nuvec.core.ops.power import power as pow
+from nuvec.core.ops.shape import transpose as permute_dims
+
+# Namespaces
+
 from nuvec import linalg, random, tree
-from nuvec.core.functions.creation import astype  # noqa
-for _m,_ns in (("grad","grad value_and_grad vjp jacrev hessian"),("vmap","vmap"),("jvp","jvp jacfwd linearize"),("compile","compile")):
-    try:
-        _mod = _importlib.import_module("nuvec.transforms."+_m)
-        for _n in _ns.split():
-            if hasattr(_mod,_n): globals()[_n]=getattr(_mod,_n)
-    except Exception as _error:
-        print("interim nuvec/__init__.py: skipping", _m, type(_error).__name__, _error)
-__all__ = [_k for _k in dir() if not _k.startswith("_")]
+
+newaxis = None
+__version__ = "0.1.0"
+
+__all__ = [
+    "Array",
+    "AxisError",
+    "ConcretizationError",
+    "ConfigurationError",
+    "DistributedError",
+    "DtypeError",
+    "IRError",
+    "LeakedTracerError",
+    "MismatchError",
+    "NuvecError",
+    "OutOfBoundsError",
+    "PeerError",
+    "Primitive",
+    "ShapeError",
+    "TreeError",
+    "abs",
+    "absolute",
+    "add",
+    "all",
+    "allclose",
+    "amax",
+    "amin",
+    "any",
+    "arange",
+    "argmax",
+    "argmin",
+    "array",
+    "array_equal",
+    "array_split",
+    "asarray",
+    "astype",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "average",
+    "bfloat16",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "bool",
+    "bool_",
+    "broadcast_arrays",
+    "broadcast_to",
+    "can_cast",
+    "cbrt",
+    "ceil",
+    "clip",
+    "column_stack",
+    "compile",
+    "complex64",
+    "complex128",
+    "concat",
+    "concatenate",
+    "cond",
+    "config",
+    "conj",
+    "conjugate",
+    "copy",
+    "cos",
+    "cosh",
+    "count_nonzero",
+    "custom_vjp",
+    "depends",
+    "diagonal",
+    "divide",
+    "dot",
+    "dot_general",
+    "dstack",
+    "e",
+    "einsum",
+    "einsum_path",
+    "empty",
+    "empty_like",
+    "equal",
+    "erf",
+    "eval",
+    "exp",
+    "exp2",
+    "expand_dims",
+    "expm1",
+    "eye",
+    "finfo",
+    "flip",
+    "fliplr",
+    "flipud",
+    "float16",
+    "float32",
+    "float64",
+    "floor",
+    "floor_divide",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "grad",
+    "greater",
+    "greater_equal",
+    "hstack",
+    "identity",
+    "iinfo",
+    "imag",
+    "inf",
+    "inner",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "invert",
+    "isclose",
+    "isdtype",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "jvp",
+    "left_shift",
+    "less",
+    "less_equal",
+    "linalg",
+    "linspace",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "log_softmax",
+    "logaddexp",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "logsumexp",
+    "make_complex",
+    "make_ir",
+    "masked_product",
+    "matmul",
+    "matrix_transpose",
+    "max",
+    "maximum",
+    "mean",
+    "meshgrid",
+    "min",
+    "minimum",
+    "mod",
+    "moveaxis",
+    "multiply",
+    "nan",
+    "negative",
+    "newaxis",
+    "not_equal",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "outer",
+    "pad",
+    "permute_dims",
+    "pi",
+    "positive",
+    "pow",
+    "power",
+    "prod",
+    "put_along_axis",
+    "random",
+    "ravel",
+    "real",
+    "reciprocal",
+    "remainder",
+    "repeat",
+    "reshape",
+    "result_type",
+    "right_shift",
+    "roll",
+    "rot90",
+    "round",
+    "rsqrt",
+    "scan",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "softmax",
+    "split",
+    "sqrt",
+    "square",
+    "squeeze",
+    "stack",
+    "std",
+    "stop_gradient",
+    "subtract",
+    "sum",
+    "swapaxes",
+    "take",
+    "take_along_axis",
+    "tan",
+    "tanh",
+    "tensordot",
+    "tile",
+    "transpose",
+    "tree",
+    "tri",
+    "tril",
+    "triu",
+    "trunc",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "unstack",
+    "value_and_grad",
+    "var",
+    "vdot",
+    "vecdot",
+    "vjp",
+    "vmap",
+    "vstack",
+    "where",
+    "zeros",
+    "zeros_like",
+]

@@ -13,10 +13,10 @@ import numpy as np
 
 from nuvec.core.config import config
 
-# What each transport needs beyond the standard library.
-_TRANSPORTS = {
-    "local (threads of one process)": None,
-    "mesh (sockets)": None,
+# The transports, modules of nuvec.distributed.transports, and what each needs.
+_TRANSPORTS: dict[str, str | None] = {
+    "local": None,
+    "mesh": None,
     "mpi": "mpi4py",
     "gloo": "torch",
 }
@@ -56,8 +56,9 @@ def report() -> Iterator[tuple[str, str]]:
     for variable in _THREAD_VARIABLES:
         if variable in os.environ:
             yield variable, os.environ[variable]
-    for transport, package in _TRANSPORTS.items():
-        yield f"transport {transport}", _available(package)
+    for transport, needs in _TRANSPORTS.items():
+        if importlib.util.find_spec(f"nuvec.distributed.transports.{transport}") is not None:
+            yield f"transport {transport}", _available(needs)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ two equal ones are the same object, so caches key on identity and comparing cost
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _interned: weakref.WeakValueDictionary[tuple[tuple[int, ...], np.dtype, bool], Aval] = (
     weakref.WeakValueDictionary()
 )
+_interning = threading.Lock()
 
 
 class Aval:
@@ -67,11 +69,14 @@ def aval(shape: tuple[int, ...], dtype: np.dtype, weak: bool = False) -> Aval:
     key = (shape, dtype, weak)
     found = _interned.get(key)
     if found is None:
-        found = object.__new__(Aval)
-        found.shape = shape
-        found.dtype = dtype
-        found.weak = weak
-        found = _interned.setdefault(key, found)
+        with _interning:  # two threads must not make two of it
+            found = _interned.get(key)
+            if found is None:
+                found = object.__new__(Aval)
+                found.shape = shape
+                found.dtype = dtype
+                found.weak = weak
+                _interned[key] = found
     return found
 
 
@@ -120,6 +125,9 @@ class Eqn:
         return has_effect(self.primitive, self.params)
 
 
+DERIVED_LIMIT = 64
+
+
 @dataclass(frozen=True, eq=False)
 class IR:
     """A closed program: inputs, array constants, equations in program order, outputs.
@@ -134,6 +142,15 @@ class IR:
     eqns: tuple[Eqn, ...]
     outputs: tuple[Atom, ...]
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def remember(self, key: Any, value: Any) -> Any:
+        """Keep what a pass derived from this IR, and return it.  Bounded: a function may be
+        batched to sizes without end."""
+        if len(self.derived) > DERIVED_LIMIT:
+            for old in [k for k in self.derived if isinstance(k, tuple)]:
+                del self.derived[old]
+        self.derived[key] = value
+        return value
 
     @property
     def effect(self) -> bool:

@@ -110,7 +110,7 @@ def _split_branches(
     found = branches[0].derived.get(key)
     if found is None:
         with traces_set(()):
-            found = branches[0].derived[key] = _agree(branches, mode, active)
+            found = branches[0].remember(key, _agree(branches, mode, active))
     return found
 
 

@@ -62,7 +62,7 @@ def split_ir(ir: IR, mode: str, active: tuple[bool, ...]) -> Split:
     found = ir.derived.get(key)
     if found is None:
         with traces_set(()):  # an IR is closed: what happens to be open does not concern it
-            found = ir.derived[key] = _split(ir, mode, active)
+            found = ir.remember(key, _split(ir, mode, active))
     return found
 
 

@@ -150,7 +150,7 @@ def _split_body(
     key = ("split scan", consts, carry, mode, active)
     found = body.derived.get(key)
     if found is None:
-        found = body.derived[key] = _Parts(split_ir(body, mode, active), body, consts)
+        found = body.remember(key, _Parts(split_ir(body, mode, active), body, consts))
     return found
 
 

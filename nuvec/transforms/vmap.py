@@ -133,7 +133,7 @@ def batched_ir(
         with traces_set(()):  # an IR is closed: what happens to be open does not concern it
             batched, captures = trace_ir(function, avals, "vmap")
         assert not captures
-        found = ir.derived[key] = (batched, tuple(which))
+        found = ir.remember(key, (batched, tuple(which)))
     return found
 
 

@@ -80,7 +80,7 @@ def logsumexp(x: Any, axis: Axis = None, *, b: Any = None, keepdims: bool = Fals
 
     >>> import nuvec as nv
     >>> nv.logsumexp(nv.array([1000.0, 1000.0]))
-    array(1000.6931, dtype=float32)
+    array(1000.6932, dtype=float32)
     """
     if b is None:
         x, dtype = _working(x, "logsumexp")

@@ -24,9 +24,7 @@ from nuvec.core.traceback import filtered
 
 def index_operands(index: Index) -> list[Array]:
     """The index arrays as operands."""
-    return [
-        from_numpy(a, copy=False) if isinstance(a, np.ndarray) else a for a in index.arrays
-    ]
+    return [from_numpy(a, copy=False) if isinstance(a, np.ndarray) else a for a in index.arrays]
 
 
 def view_of(x: Array, index: Index) -> Array:

@@ -63,9 +63,12 @@ def _dot_lower(x: Any, y: Any, contract: Pairs, batch: Pairs, out: Any = None) -
     accumulation = dtypes.accumulation(dtype)
     if accumulation is not dtype:
         x, y = np.asarray(x).astype(accumulation), np.asarray(y).astype(accumulation)
-    a_view, b_view, product, shape = _strategy(x.shape, y.shape, contract, batch)
+    a_view, b_view, product, inner, shape = _strategy(x.shape, y.shape, contract, batch)
+    if out is not None and accumulation is dtype and out.flags.c_contiguous:
+        product(a_view(x), b_view(y), out=out.reshape(inner))
+        return out
     result = product(a_view(x), b_view(y))
-    if result.shape != shape:
+    if inner != shape:
         result = result.reshape(shape)
     if out is not None:
         np.copyto(out, result, casting="unsafe")
@@ -77,9 +80,11 @@ View = Callable[[Any], Any]
 
 
 @functools.lru_cache(maxsize=1024)
-def _strategy(xs: Axes, ys: Axes, contract: Pairs, batch: Pairs) -> tuple[View, View, Any, Axes]:
+def _strategy(
+    xs: Axes, ys: Axes, contract: Pairs, batch: Pairs
+) -> tuple[View, View, Any, Axes, Axes]:
     """How operands of these shapes are multiplied: what makes the two operands of a NumPy product
-    of each, the product, and the shape of the result."""
+    of each, the product, the shape it gives, and the shape of the result."""
     rows = free_axes(len(xs), contract[0], batch[0])
     columns = free_axes(len(ys), contract[1], batch[1])
     many = tuple(xs[a] for a in batch[0])
@@ -93,16 +98,16 @@ def _strategy(xs: Axes, ys: Axes, contract: Pairs, batch: Pairs) -> tuple[View, 
         x_order = batch[0] + rows + xc
         y_order = batch[1] + columns + yc
         tall = many + (1,) * len(rows) + tuple(ys[a] for a in columns)
-        return _view(xs, x_order, wide), _view(ys, y_order, tall), np.multiply, shape
+        return _view(xs, x_order, wide), _view(ys, y_order, tall), np.multiply, shape, shape
     m, n = (math.prod(s[a] for a in axes) for s, axes in ((xs, rows), (ys, columns)))
     k = math.prod(xs[a] for a in xc)
     if batch[0]:
         a_view = _view(xs, batch[0] + rows + xc, (*many, m, k))
         b_view = _view(ys, batch[1] + yc + columns, (*many, k, n))
-        return a_view, b_view, np.matmul, shape
+        return a_view, b_view, np.matmul, (*many, m, n), shape
     a_view = _matrix_view(xs, rows, xc) if rows else _view(xs, xc, (k,))
     b_view = _matrix_view(ys, yc, columns) if columns else _view(ys, yc, (k,))
-    return a_view, b_view, np.dot, shape
+    return a_view, b_view, np.dot, (m,) * bool(rows) + (n,) * bool(columns), shape
 
 
 def _view(shape: Axes, order: Axes, folded: Axes) -> View:
@@ -276,8 +281,10 @@ def _matmul_message(xs: Axes, ys: Axes) -> str:
         f"the {axis} axis of the second {ys[0] if len(ys) == 1 else ys[-2]}. "
     )
     if len(ys) > 1 and ys[-1] == xs[-1]:
-        return message + "Transpose the second: x @ y.T" if len(ys) == 2 else (
-            message + "Swap the last axes of the second: x @ nv.swapaxes(y, -1, -2)"
+        return (
+            message + "Transpose the second: x @ y.T"
+            if len(ys) == 2
+            else (message + "Swap the last axes of the second: x @ nv.swapaxes(y, -1, -2)")
         )
     if len(xs) > 1 and len(ys) > 1 and xs[-2] == ys[-2]:
         return message + "Swap the last axes of the first: nv.swapaxes(x, -1, -2) @ y"

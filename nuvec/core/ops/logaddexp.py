@@ -10,7 +10,7 @@ import numpy as np
 from nuvec.core.array import Array
 from nuvec.core.ops.arithmetic import subtract
 from nuvec.core.ops.build import binary, elementwise_rule, real_inexact
-from nuvec.core.ops.comparison import equal
+from nuvec.core.ops.comparison import equal, isinf, logical_and
 from nuvec.core.ops.exponential import sigmoid
 from nuvec.core.ops.selection import where
 from nuvec.core.primitive import Primitive
@@ -25,7 +25,8 @@ def _lower(x: Any, y: Any) -> Any:
 
 def _share(a: Array, b: Array) -> Array:
     """d logaddexp(a, b)/da = e^a / (e^a + e^b); a half where the two are the same infinity."""
-    return where(equal(a, b), 0.5, sigmoid(subtract(a, b)))
+    same = logical_and(equal(a, b), isinf(a))
+    return sigmoid(where(same, 0.0, subtract(a, b)))
 
 
 logaddexp_p = Primitive(

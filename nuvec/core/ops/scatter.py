@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.ops.arithmetic import divide, masked_product, multiply
 from nuvec.core.ops.build import as_operand
@@ -31,10 +32,11 @@ from nuvec.core.primitive import Primitive
 def _lower(ufunc: Any) -> Any:
     def lower(x: Any, updates: Any, *indices: Any, axes: Ints, mode: str) -> Any:
         flat, rows = flat_updates(x, updates, indices, axes, mode)
-        out = np.array(x, order="C")
+        wide = dtypes.accumulation(x.dtype)
+        out = np.array(x, dtype=wide, order="C")
         if len(rows):
-            ufunc.at(np.moveaxis(out, axes, range(len(axes))), flat, rows)
-        return out
+            ufunc.at(np.moveaxis(out, axes, range(len(axes))), flat, rows.astype(wide))
+        return out if wide is x.dtype else out.astype(x.dtype)
 
     return lower
 

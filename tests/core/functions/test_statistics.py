@@ -47,11 +47,11 @@ def test_correction_is_another_name_of_ddof():
 def test_gradients_at_zero():
     for f in (nv.std, nv.linalg.norm, lambda x: nv.linalg.norm(x, 3), lambda x: nv.std(x, axis=0)):
         assert nv.grad(f)(nv.zeros(3)).tolist() == [0, 0, 0]
-        hessian = nv.jacfwd(nv.grad(f))(nv.zeros(3))
-        assert np.isfinite(np.asarray(hessian)).all()
+        second = nv.jvp(nv.grad(f), (nv.zeros(3),), (nv.ones(3),))[1]
+        assert np.isfinite(np.asarray(second)).all()
     tangent = nv.jvp(nv.linalg.norm, (nv.zeros(3),), (nv.ones(3),))[1]
     assert float(tangent) == 0
-    assert math.isnan(float(nv.linalg.norm(nv.array([nv.nan if hasattr(nv, "nan") else math.nan]))))
+    assert math.isnan(float(nv.linalg.norm(nv.array([math.nan]))))
 
 
 def test_softmax_far_out():

@@ -56,8 +56,9 @@ def test_random_dot_generals_as_einsum() -> None:
         batch, contract = letters[:nb], letters[nb : nb + nc]
         fx = letters[nb + nc : nb + nc + nx]
         fy = letters[nb + nc + nx : nb + nc + nx + ny]
-        xl, yl = list(rng.permutation(batch + contract + fx)), list(
-            rng.permutation(batch + contract + fy)
+        xl, yl = (
+            list(rng.permutation(batch + contract + fx)),
+            list(rng.permutation(batch + contract + fy)),
         )
         x, y = _random(rng, *(sizes[l] for l in xl)), _random(rng, *(sizes[l] for l in yl))
         out = [*batch, *(l for l in xl if l in fx), *(l for l in yl if l in fy)]

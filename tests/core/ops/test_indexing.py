@@ -102,6 +102,29 @@ def test_the_gradient_of_a_write_goes_to_the_last_of_several_values() -> None:
     np.testing.assert_array_equal(np.asarray(dv), [0, 10, 20])
 
 
+def test_a_write_cuts_off_an_infinite_derivative_behind_it() -> None:
+    x = nv.array([0.0, 4.0])
+    for index in (0, np.array([0]), np.array([True, False])):
+        got = grad(lambda x, i=index: setitem_value(nv.sqrt(x), i, 1.0).sum())(x)
+        np.testing.assert_array_equal(np.asarray(got), [0, 0.25])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "bool", "complex64"])
+def test_scatters_of_every_dtype(dtype: str) -> None:
+    x = nv.zeros(3, dtype=dtype)
+    i = np.array([0, 2, 0])
+    one = nv.ones(3, dtype=dtype)
+    at = At(x)[i]
+    names = ["set", "add", "multiply"] + (["min", "max"] if dtype != "complex64" else [])
+    for name in names:
+        out = getattr(at, name)(one)
+        assert out.dtype == dtype
+        value = np.asarray(out).astype(complex)
+        expected = {"set": 1, "max": 1, "add": 1 if dtype == "bool" else 2}.get(name, 0)
+        assert value[0] == expected
+        assert value[1] == 0
+
+
 # Bounds
 
 
