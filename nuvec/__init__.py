@@ -215,9 +215,14 @@ from nuvec.core.ops.structure import concatenate as concat
 from nuvec.core.ops.power import power as pow
 from nuvec.core.ops.shape import transpose as permute_dims
 
+# Checking, and communication
+
+from nuvec.distributed.group import synchronize
+from nuvec.testing.derivatives import check_grads
+
 # Namespaces
 
-from nuvec import linalg, random, tree
+from nuvec import distributed, linalg, nn, random, tree
 
 newaxis = None
 __version__ = "0.1.0"
@@ -441,4 +446,8 @@ __all__ = [
     "where",
     "zeros",
     "zeros_like",
+    "synchronize",
+    "check_grads",
+    "distributed",
+    "nn",
 ]

@@ -13,7 +13,7 @@ from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.array import eval as evaluate
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.exponential import sin
-from nuvec.distributed.group import Group, run_local
+from nuvec.distributed.group import Group, run_local, synchronize
 from nuvec.testing.communications import recorded
 from nuvec.testing.compare import (
     close, difference, inner, numpy_leaves, program_of, random_like, same_bits,
@@ -85,7 +85,7 @@ def check_collective(
                 check.finite_differences(role, _gradient)
         check.communications()
         for role in roles[:3]:
-            check.batching(role)
+            check.batching(role, order)
         check.compilation()
 
 
@@ -267,28 +267,29 @@ class _Check:
         def program(group: Group) -> Any:
             group, calls = recorded(group)
             f, x = self.function(group, _Role())
-            evaluate(f(*x))
-            plain = list(calls)
             logs = []
-            for transformed in (lambda: vjp(f, *x)[0], lambda: jvp(f, tuple(x), tuple(x))[0]):
+            for transformed in (
+                lambda: f(*x), lambda: vjp(f, *x)[0], lambda: jvp(f, tuple(x), tuple(x))[0],
+            ):  # fmt: skip
                 calls.clear()
-                outs = transformed()
-                evaluate(outs)
+                evaluate(transformed())
+                synchronize(group)
                 logs.append(list(calls))
-            return plain, logs
+            return logs[0], logs[1:]
 
         for rank, (plain, logs) in enumerate(self.run(what, program)):
-            # In forward mode the tangents' communications come after, queued already.
+            # In forward mode the tangents' communications come after.
             if logs[0] != plain or logs[1][: len(plain)] != plain:
                 raise self.fail(f"{what} on rank {rank}", "the jvp and vjp rules",
                                 plain=plain, vjp=logs[0], jvp=logs[1])  # fmt: skip
 
-    def batching(self, role: _Role) -> None:
+    def batching(self, role: _Role, order: int) -> None:
         axes = max((x.ndim for x in self._leaves() if dtypes.is_inexact(x.dtype)), default=0) + 1
         for axis in range(axes):
-            for derived in (_plain, _gradient, _tangent):
+            for derived in (_plain, _gradient, _tangent)[: None if order > 1 else 1]:
                 self._batching(role, axis, derived)
-            self._gradient_of_vmap(role, axis)
+            if order > 1:
+                self._gradient_of_vmap(role, axis)
 
     def _leaves(self) -> list[Array]:
         return tree.leaves(self.arguments(0))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.array import Array
+from nuvec.core.array import Array, literal
 from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.ir import Aval, aval
 from nuvec.core.node import constant
@@ -141,8 +141,8 @@ random_fold_in_p = Primitive("random_fold_in", _fold_in_lower, _fold_in_rule, "r
 
 
 def uint64_constant(value: int) -> Array:
-    """A Python int, modulo 2^64, as a constant."""
-    return Array(constant(np.array(value & (2**64 - 1), np.uint64), aval((), dtypes.uint64)))
+    """A Python int, modulo 2^64, as a scalar that is written into equations."""
+    return literal(value & (2**64 - 1), dtypes.uint64)
 
 
 def as_words(x: Any, name: str) -> Array:
