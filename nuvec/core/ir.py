@@ -167,13 +167,6 @@ class IR:
     def out_avals(self) -> tuple[Aval, ...]:
         return tuple(v.aval for v in self.outputs)
 
-    def __str__(self) -> str:
-        from nuvec.core.printer import format_ir  # the printer imports this file
-
-        return format_ir(self)
-
-    __repr__ = __str__
-
 
 def sub_irs(params: dict[str, Any]) -> tuple[IR, ...]:
     """The IRs held by an equation's parameters, directly or in a tuple."""

@@ -276,3 +276,8 @@ def _html_details(ir: IR, label: str, is_open: bool) -> str:
 def ir_html(ir: IR) -> str:
     """The IR as a self-contained piece of HTML: IRs inside fold, communications stand out."""
     return f'{_STYLE}<div class="nuvec-ir">{_html_details(ir, "lambda", is_open=True)}</div>'
+
+
+# Attached here because this file is built on ir.py, and an IR prints itself.
+IR.__str__ = IR.__repr__ = format_ir  # type: ignore[assignment, method-assign]
+IR._repr_html_ = ir_html  # type: ignore[attr-defined]

@@ -29,8 +29,11 @@ __all__ = ["main"]
 GRACE_SECONDS = 5.0
 """How long ranks have to end after SIGTERM."""
 
-SETTLE_SECONDS = 0.3
+SETTLE_SECONDS = 0.1
 """How long after the first failure others may still turn out to have failed before it."""
+
+CAUSE_SECONDS = 2.0
+"""How long to wait for the rank that failed by itself, when others say that they lost it."""
 
 _INPUT_LIMIT = 1 << 20
 """Unread input a rank may have before the launcher stops reading its own."""
@@ -237,9 +240,11 @@ class _Launch:
             return
         if self.first_failure is None:
             self.first_failure = now
-        if not settled and now - self.first_failure < SETTLE_SECONDS:
+        culprit = min(failed, key=self._innocence)
+        patience = CAUSE_SECONDS if self._innocence(culprit) == 2 else SETTLE_SECONDS
+        if not settled and now - self.first_failure < patience:
             return
-        self.culprit = min(failed, key=self._innocence)
+        self.culprit = culprit
         code = self.culprit.exit_code
         assert code is not None
         for stream in self.streams[self.culprit.rank]:

@@ -20,7 +20,7 @@ from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.primitive import identity_input, placeholder
 from nuvec.core.recording import close, replay
 from nuvec.core.walk import marked_graph
-from nuvec.transforms.grad import Cotangents, backward_walk
+from nuvec.transforms.backward import Cotangents, backward_walk
 from nuvec.transforms.jvp import forward_walk, is_active
 
 

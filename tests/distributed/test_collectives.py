@@ -315,7 +315,7 @@ def _suite(group: Group) -> list[list[np.ndarray]]:
 def rank_process(rank: int, directory: str, size: int) -> None:
     """What one process of the test below runs."""
     addresses = tuple(
-        Address("localhost", unix=os.path.join(directory, f"{r}.sock")) for r in range(size)
+        Address("localhost", unix=os.path.join(directory, "sockets", f"{r}.sock")) for r in range(size)
     )
     communicator = mesh_communicator(Job(rank, addresses, b"test secret", timeout=60))
     try:
@@ -329,6 +329,7 @@ def rank_process(rank: int, directory: str, size: int) -> None:
 def test_processes_give_the_same_bits_as_threads(size: int) -> None:
     root = str(Path(__file__).parents[2])
     with tempfile.TemporaryDirectory(prefix="nuvec-test-") as directory:
+        os.mkdir(os.path.join(directory, "sockets"))  # it goes with the last of the group
         processes = [
             subprocess.Popen(
                 [sys.executable, "-c", "from tests.distributed.test_collectives import "

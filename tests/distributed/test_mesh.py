@@ -59,6 +59,29 @@ def joined(jobs: list[Job]) -> list[MeshCommunicator]:
     return [rank.result() for rank in [Joining(job) for job in jobs]]
 
 
+def reach(where: Any) -> socket.socket:
+    """Connect to a rank's address as soon as it listens."""
+    deadline = time.monotonic() + 20
+    while True:
+        sock = socket.socket(socket.AF_UNIX if isinstance(where, str) else socket.AF_INET)
+        try:
+            sock.connect(where)
+            return sock
+        except OSError:
+            sock.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that should come soon."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 # Start-up.
 
 
@@ -91,10 +114,10 @@ def test_a_death_during_start_up_is_noticed() -> None:
     jobs = mesh_jobs(4, "unix")
     path, first = jobs[1].addresses[1].unix, jobs[0].addresses[0].unix
     assert path is not None and first is not None
-    others = [Joining(jobs[0]), Joining(jobs[3])]
-    with socket.socket(socket.AF_UNIX) as dying:
-        listener = listen(path)
-        dying.connect(first)
+    # Rank 3 may come to rank 0 too late to see it give up; then it cannot reach it.
+    others = [Joining(jobs[0]), Joining(replace(jobs[3], timeout=3))]
+    listener = listen(path)
+    with reach(first) as dying:
         handshake = connect_side(Identity(jobs[1].secret, jobs[1].name, 4, 1), 0)
         connect._run(dying, handshake, 5.0, {})
         time.sleep(0.1)
@@ -102,7 +125,7 @@ def test_a_death_during_start_up_is_noticed() -> None:
         os.unlink(path)
     with pytest.raises(PeerError, match=r"rank 1 .*died or gave up while the job was starting"):
         others[0].result()
-    with pytest.raises(PeerError, match=r"rank 0 .*died or gave up while the job was starting"):
+    with pytest.raises(PeerError, match="rank 0"):
         others[1].result()
 
 
@@ -122,7 +145,7 @@ def test_nothing_is_left_of_the_sockets() -> None:
 def test_two_processes_of_one_rank() -> None:
     jobs = mesh_jobs(3, "tcp", timeout=5)
     first, second = Joining(jobs[0]), Joining(jobs[2])
-    time.sleep(0.1)
+    time.sleep(0.5)
     # Rank 2 waits for rank 1; another process that says it is rank 2 comes to rank 0.
     with pytest.raises(ConfigurationError, match="rank 2 is already taken"):
         Joining(replace(jobs[2], listeners=())).result()
@@ -165,18 +188,15 @@ def test_strangers_are_dropped_and_the_job_goes_on(
     monkeypatch.setattr(connect, "HANDSHAKE_SECONDS", 0.2)
     jobs = mesh_jobs(2, family)
     first = Joining(jobs[0])
-    time.sleep(0.05)
     where: Any = jobs[0].addresses[0].unix or jobs[0].addresses[0].tcp
     strangers = []
     for _ in range(5):
-        stranger = socket.socket(socket.AF_UNIX if family == "unix" else socket.AF_INET)
-        stranger.connect(where)
+        stranger = reach(where)
         behaviour(stranger)
         strangers.append(stranger)
-    time.sleep(0.6)
+    until(lambda: caplog.text.count("dropped a connection") == 5)
     second = Joining(jobs[1])
     ranks = [first.result(), second.result()]
-    assert caplog.text.count("dropped a connection") == 5
     for stranger in strangers:
         stranger.close()
     other = threading.Thread(target=ranks[1].barrier)
@@ -190,7 +210,7 @@ def test_strangers_are_dropped_and_the_job_goes_on(
 def test_a_wrong_secret_is_dropped_and_the_job_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     jobs = mesh_jobs(2, "tcp")
     first = Joining(jobs[0])
-    wrong = Joining(replace(jobs[1], secret=b"wrong", timeout=0.3, listeners=()))
+    wrong = Joining(replace(jobs[1], secret=b"wrong", timeout=1, listeners=()))
     with pytest.raises(PeerError, match="secret"):
         wrong.result()
     second = Joining(replace(jobs[1], listeners=()))
@@ -202,7 +222,7 @@ def test_a_wrong_secret_is_dropped_and_the_job_goes_on(caplog: pytest.LogCapture
 
 def test_somebody_else_at_the_address_of_a_rank(caplog: pytest.LogCaptureFixture) -> None:
     """A stale host file: another program answers where rank 0 should be."""
-    jobs = mesh_jobs(2, "tcp", timeout=0.5)
+    jobs = mesh_jobs(2, "tcp", timeout=1)
     sock = jobs[0].listeners[0]
 
     def answer() -> None:
@@ -244,13 +264,13 @@ def test_a_silent_peer_is_named_after_a_warning(caplog: pytest.LogCaptureFixture
 
 
 def test_a_peer_that_is_busy_sending_is_not_silent() -> None:
-    jobs = [replace(job, timeout=0.4) for job in mesh_jobs(2, "unix")]
+    jobs = [replace(job, timeout=1) for job in mesh_jobs(2, "unix")]
     ranks = joined(jobs)
     x = np.ones(1000)
 
     def slowly() -> None:
         for _ in range(4):
-            time.sleep(0.25)
+            time.sleep(0.4)
             ranks[1].all_reduce("sum", [x])
 
     other = threading.Thread(target=slowly)
