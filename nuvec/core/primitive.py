@@ -260,18 +260,22 @@ def placeholder(trace: Trace, aval: Aval, name: str) -> Node:
 def identity_input(trace: Trace, array: Array) -> Array:
     """An input of a differentiating trace: an identity equation on the caller's array.  It has
     that array's value, and outer transforms still see it."""
-    scope = context.scope
-    node = array._node if scope is None else adopt(scope, array)
-    marks = unite(node.marks, frozenset((trace,)))
-    return Array(Node(IDENTITY, (node,), NO_PARAMS, node.aval, marks, node.value))
+    return _identity(array, frozenset((trace,)))
 
 
 def local_handle(array: Array) -> Array:
     """The same value under a handle and a node of their own: what is assigned to it (`x[i] = v`)
     stays local to the function it is passed to."""
+    return _identity(array, None)
+
+
+def _identity(array: Array, marks: Marks) -> Array:
     scope = context.scope
-    node = array._node if scope is None else adopt(scope, array)
-    return Array(Node(IDENTITY, (node,), NO_PARAMS, node.aval, node.marks, node.value))
+    node = array._node
+    if scope is not None:
+        # A literal carries no mark of the scope that uses it, and its identity belongs there.
+        node, marks = adopt(scope, array), unite(marks, frozenset((scope,)))
+    return Array(Node(IDENTITY, (node,), NO_PARAMS, node.aval, unite(node.marks, marks), node.value))
 
 
 def detach(array: Array, trace: Trace) -> Array:
