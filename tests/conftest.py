@@ -68,14 +68,22 @@ def _leftovers() -> Iterator[str]:
             text = stat.read_text()
         except OSError:
             continue  # it ended while we looked
-        command, _, rest = text.partition("(")[2].rpartition(")")
-        if int(rest.split()[1]) == os.getpid():
-            yield f"process {stat.parent.name} ({command})"
+        name, _, rest = text.partition("(")[2].rpartition(")")
+        state, parent = rest.split()[:2]
+        if int(parent) == os.getpid():
+            yield f"process {stat.parent.name} ({_command(stat.parent) or name}, state {state})"
     if SHARED_MEMORY.is_dir():
         for segment in SHARED_MEMORY.iterdir():
             # Python's semaphores (sem.*) and other programs' segments are not ours.
             if segment.name.startswith("nuvec"):
                 yield f"shared memory {segment}"
+
+
+def _command(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
 
 
 def _pooled(thread: threading.Thread) -> bool:

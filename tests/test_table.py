@@ -12,33 +12,31 @@ import pytest
 
 import nuvec.core.functions
 import nuvec.core.ops
-import tests.cases
 from nuvec.core import dtypes, tree
 from nuvec.core.array import from_numpy
 from nuvec.core.errors import NuvecError
 from nuvec.core.ops.differentiation import stop_gradient_p
 from nuvec.core.primitive import NOT_DIFFERENTIABLE, RECORDING, TABLE, Primitive
 from nuvec.testing import (
-    check_compile, check_jvp, check_lowering, check_second_order, check_vjp, check_vmap,
+    check_compile,
+    check_jvp,
+    check_lowering,
+    check_second_order,
+    check_vjp,
+    check_vmap,
 )  # fmt: skip
 from nuvec.testing.compare import arrays_of, close, difference, numpy_leaves, primitives_in
 from nuvec.testing.derivatives import gradient_map
 from nuvec.transforms.ir_tools import make_ir
 from tests.cases.case import Case
+from tests.cases.rows import all_rows
 
 for _package in (nuvec.core.ops, nuvec.core.functions):
     for _info in pkgutil.iter_modules(_package.__path__):
         importlib.import_module(f"{_package.__name__}.{_info.name}")
 
 
-def _load() -> list[Case]:
-    rows: list[Case] = []
-    for info in pkgutil.iter_modules(tests.cases.__path__):
-        rows += getattr(importlib.import_module(f"tests.cases.{info.name}"), "CASES", [])
-    return rows
-
-
-ROWS = [row for row in _load() if isinstance(row, Case)]
+ROWS = all_rows()
 SMOOTH = [row for row in ROWS if row.differentiable]
 REFERENCED = [row for row in ROWS if row.reference is not None]
 BATCHED = [row for row in ROWS if row.args]

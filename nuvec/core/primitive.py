@@ -275,7 +275,8 @@ def _identity(array: Array, marks: Marks) -> Array:
     if scope is not None:
         # A literal carries no mark of the scope that uses it, and its identity belongs there.
         node, marks = adopt(scope, array), unite(marks, frozenset((scope,)))
-    return Array(Node(IDENTITY, (node,), NO_PARAMS, node.aval, unite(node.marks, marks), node.value))
+    marks = unite(node.marks, marks)
+    return Array(Node(IDENTITY, (node,), NO_PARAMS, node.aval, marks, node.value))
 
 
 def detach(array: Array, trace: Trace) -> Array:

@@ -73,7 +73,10 @@ def _check(
     out_axis: int, rtol: float, atol: float, vary: bool,
 ) -> None:  # fmt: skip
     elements = [
-        [v if axis is None or not vary else varied(v, k) for v, axis in zip(values, axes, strict=True)]
+        [
+            varied(v, k) if vary and axis is not None else v
+            for v, axis in zip(values, axes, strict=True)
+        ]
         for k in range(SIZE)
     ]
     batched = [

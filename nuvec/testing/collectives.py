@@ -11,12 +11,19 @@ import numpy as np
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.array import eval as evaluate
+from nuvec.core.config import config
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.exponential import sin
 from nuvec.distributed.group import Group, run_local, synchronize
 from nuvec.testing.communications import recorded
 from nuvec.testing.compare import (
-    close, difference, inner, numpy_leaves, program_of, random_like, same_bits,
+    close,
+    difference,
+    inner,
+    numpy_leaves,
+    program_of,
+    random_like,
+    same_bits,
 )  # fmt: skip
 from nuvec.testing.derivatives import STEP
 from nuvec.transforms.compile import compile
@@ -46,6 +53,7 @@ class _Role:
 def check_collective(
     fn: Callable[..., Any], operands: Operands, sizes: Sequence[int] = (1, 2, 3, 4), *,
     seed: int = 0, rtol: float = 1e-12, order: int = 2, world: World = run_local,
+    timeout: float = 20,
 ) -> None:  # fmt: skip
     """Check a function that communicates, on groups of several sizes, in float64.
 
@@ -55,6 +63,7 @@ def check_collective(
                 others are passed as they are
     sizes    -- of the groups
     rtol     -- for the adjoint identity
+    timeout  -- seconds after which ranks that wait for each other count as hanging
     world    -- `world(program, size)` runs `program(group)` on every rank and returns the results
 
     The adjoint identity: over all ranks, the sum of <c_r, (J dx)_r> equals that of
@@ -71,7 +80,7 @@ def check_collective(
     >>> nv.testing.check_collective(lambda g, x: nv.distributed.all_sum(x, g), (nv.ones(2),), (2,))
     """
     for size in sizes:
-        check = _Check(fn, operands, size, seed, rtol, world)
+        check = _Check(fn, operands, size, seed, rtol, world, timeout)
         roles = [_Role()]
         if size > 1:
             roles += [_Role(kind, r) for kind in ("constant", "ignores") for r in (0, size - 1)]
@@ -127,6 +136,7 @@ class _Check:
     seed: int
     rtol: float
     world: World
+    timeout: float
 
     def arguments(self, rank: int) -> tuple[Any, ...]:
         """Rank's arguments, random in float64 where inexact."""
@@ -165,7 +175,8 @@ class _Check:
     def run(self, what: str, program: Callable[[Group], Any]) -> list[Any]:
         """Run a program on all ranks; what goes wrong there fails the check."""
         try:
-            return self.world(program, self.size)
+            with config.override(timeout=self.timeout):
+                return self.world(program, self.size)
         except AssertionError:
             raise
         except Exception as error:
@@ -261,7 +272,7 @@ class _Check:
                             uHv=float(one[0]), vHu=float(other[0]))  # fmt: skip
 
     def communications(self) -> None:
-        """What vjp and jvp record as the forward is the forward: nothing twice, nothing left out."""
+        """What vjp and jvp record as the forward is the forward: nothing twice, nothing less."""
         what = "communications of the recorded forward"
 
         def program(group: Group) -> Any:
@@ -366,7 +377,10 @@ class _Check:
 
 
 def _of(derived: Derived) -> str:
-    return {_plain: "", _gradient: " of the gradient", _tangent: " of the tangent"}[derived]
+    names: dict[Derived, str] = {
+        _plain: "", _gradient: " of the gradient", _tangent: " of the tangent",
+    }  # fmt: skip
+    return names[derived]
 
 
 def _values(leaves: Sequence[Any]) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""A communicator that notes every call it passes on: which communications ran, and in what order."""
+"""A communicator that notes every call it passes on: which communications ran, in which order."""
 
 from __future__ import annotations
 

@@ -94,7 +94,10 @@ def _bits(x: np.ndarray) -> np.ndarray:
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest absolute difference; infinite where one is NaN and the other not."""
+    """The largest absolute difference; infinite where one is NaN and the other not, and for
+    different shapes."""
+    if a.shape != b.shape:
+        return np.inf
     if a.size == 0:
         return 0.0
     a, b = _wide(a), _wide(b)

@@ -11,7 +11,13 @@ from nuvec.core import dtypes, tree
 from nuvec.core.array import operand
 from nuvec.core.ir import IR, Eqn, Literal, sub_irs
 from nuvec.testing.compare import (
-    arrays_of, close, compare_trees, difference, numpy_leaves, program_of, same_bits,
+    arrays_of,
+    close,
+    compare_trees,
+    difference,
+    numpy_leaves,
+    program_of,
+    same_bits,
 )  # fmt: skip
 from nuvec.transforms.compile import compile
 from nuvec.transforms.ir_tools import make_ir

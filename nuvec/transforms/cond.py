@@ -10,7 +10,6 @@ import numpy as np
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, NuvecError, ShapeError
-from nuvec.core.functions.creation import asarray
 from nuvec.core.ir import IR, Aval, Var
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace, traces_set
@@ -209,7 +208,7 @@ def cond(
             "x > 0, or use nv.where for arrays"
         )
     leaves, structure = tree.flatten(operands)
-    arrays = [asarray(x) for x in leaves]
+    arrays = [operand(x, "an operand of cond") for x in leaves]
     avals = [a.aval for a in arrays]
     no = Body(false_fun, structure, avals, "the false branch of cond")
     yes = Body(true_fun, structure, avals, "the true branch of cond")

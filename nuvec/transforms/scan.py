@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes, tree
-from nuvec.core.array import Array
+from nuvec.core.array import Array, operand
 from nuvec.core.errors import ShapeError, TreeError
-from nuvec.core.functions.creation import asarray
 from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
 from nuvec.core.ir import IR, Aval, Var, aval
 from nuvec.core.lower import lower
@@ -304,9 +303,9 @@ def scan(
     (array(6., dtype=float32), array([0., 2., 9.], dtype=float32))
     """
     carry_leaves, carry_structure = tree.flatten(init)
-    carry = [asarray(x) for x in carry_leaves]
+    carry = [operand(x, "a carry of scan") for x in carry_leaves]
     paths, xs_structure = tree.flatten_with_path(xs)
-    inputs = [asarray(leaf) for _, leaf in paths]
+    inputs = [operand(leaf, f"scan: xs{tree.keystr(p)}") for p, leaf in paths]
     steps = _length([(tree.keystr(p), x) for (p, _), x in zip(paths, inputs, strict=True)], length)
     step_avals = [aval(x.shape[1:], x.dtype) for x in inputs]
     _, structure = tree.flatten(
@@ -325,7 +324,7 @@ def scan(
             break
         avals = expected
     carry = [
-        x if x.aval is a else asarray(x).astype(a.dtype) for x, a in zip(carry, avals, strict=True)
+        x if x.aval is a else x.astype(a.dtype) for x, a in zip(carry, avals, strict=True)
     ]
     ir = strengthen(body.ir, [*avals, *body.out_avals[count:]])
     ir, fixed, keys = _random_inputs(ir, body.captures, steps)

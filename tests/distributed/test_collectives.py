@@ -250,7 +250,7 @@ def test_indivisible_axes_and_groups_of_one() -> None:
 
     def alone(group: Group) -> None:
         assert nd.all_gather(nv.array(2.0), group).shape == (1,)
-        with pytest.raises(DistributedError, match="nobody|no other"):
+        with pytest.raises(DistributedError, match="no other"):
             nd.send(nv.ones(2), 0, group)
         with pytest.raises(DistributedError, match="no other"):
             nd.recv((2,), nv.float32, 0, group)
@@ -262,8 +262,6 @@ def test_in_scan_and_cond() -> None:
     """A communication in a loop's body, and in a branch that every rank takes."""
 
     def program(group: Group) -> Any:
-        group, calls = recorded(group)
-
         def loss(x: Any) -> Any:
             def step(c: Any, _: Any) -> Any:
                 return nv.sin(nd.all_sum(c, group)), None
@@ -315,7 +313,7 @@ def _suite(group: Group) -> list[list[np.ndarray]]:
 def rank_process(rank: int, directory: str, size: int) -> None:
     """What one process of the test below runs."""
     addresses = tuple(
-        Address("localhost", unix=os.path.join(directory, "sockets", f"{r}.sock")) for r in range(size)
+        Address("localhost", unix=f"{directory}/sockets/{r}.sock") for r in range(size)
     )
     communicator = mesh_communicator(Job(rank, addresses, b"test secret", timeout=60))
     try:

@@ -13,7 +13,11 @@ import nuvec as nv
 from nuvec import distributed as nd
 from nuvec.core.array import from_numpy
 from nuvec.core.errors import (
-    ConcretizationError, LeakedTracerError, MismatchError, OutOfBoundsError, PeerError,
+    ConcretizationError,
+    LeakedTracerError,
+    MismatchError,
+    OutOfBoundsError,
+    PeerError,
 )  # fmt: skip
 from nuvec.core.node import context
 from nuvec.core.ops.differentiation import depends, stop_gradient

@@ -56,7 +56,7 @@ def test_has_aux() -> None:
     g, aux = grad(f, has_aux=True)(nv.array([1.0, 2.0]))
     assert g.tolist() == [2, 4]
     assert aux["x"].tolist() == [1, 2]
-    y, pull, aux = vjp(f, nv.array([1.0, 2.0]), has_aux=True)
+    _, pull, aux = vjp(f, nv.array([1.0, 2.0]), has_aux=True)
     assert pull(1.0)[0].tolist() == [2, 4]
     with pytest.raises(TreeError, match="has_aux"):
         grad(lambda x: x, has_aux=True)(1.0)
@@ -85,7 +85,7 @@ def test_an_output_that_does_not_depend_on_the_input() -> None:
 
 def test_the_output_is_the_input() -> None:
     assert grad(lambda x: x)(2.0).item() == 1
-    y, pull = vjp(lambda x: (x, x, x + x), nv.array(1.0))
+    _, pull = vjp(lambda x: (x, x, x + x), nv.array(1.0))
     assert pull((1.0, 10.0, 100.0))[0].item() == 211
     assert vjp(lambda x, y: y, 1.0, 2.0)[1](3.0)[0].item() == 0
 

@@ -22,7 +22,7 @@ def test_values_and_tangents() -> None:
 
 
 def test_none_and_integer_tangents() -> None:
-    out, moved = jvp(lambda x, n: (x * n, n), (nv.array(2.0), nv.array(3)), (1.0, None))
+    _, moved = jvp(lambda x, n: (x * n, n), (nv.array(2.0), nv.array(3)), (1.0, None))
     assert moved[0].item() == 3 and moved[1].item() == 0
     _, moved = jvp(lambda x, y: x * y, (2.0, 3.0), (None, 1.0))
     assert moved.item() == 2
@@ -31,7 +31,7 @@ def test_none_and_integer_tangents() -> None:
 
 
 def test_outputs_that_do_not_move() -> None:
-    out, moved = jvp(lambda x: (x > 1, nv.floor(x), 3.0, nv.argmax(nv.stack([x, x]))), (2.5,), (1.0,))
+    out, moved = jvp(lambda x: (x > 1, nv.floor(x), 3.0, nv.argmax(x[None])), (2.5,), (1.0,))
     assert [o.item() for o in out] == [True, 2, 3, 0]
     assert [m.item() for m in moved] == [0, 0, 0, 0]
     assert [m.shape for m in moved] == [()] * 4

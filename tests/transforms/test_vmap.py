@@ -9,7 +9,13 @@ import pytest
 
 import nuvec as nv
 from nuvec.core.array import from_numpy
-from nuvec.core.errors import AxisError, ConcretizationError, LeakedTracerError, ShapeError, TreeError
+from nuvec.core.errors import (
+    AxisError,
+    ConcretizationError,
+    LeakedTracerError,
+    ShapeError,
+    TreeError,
+)
 from nuvec.core.node import context
 from nuvec.transforms.vmap import vmap
 
@@ -122,6 +128,7 @@ def test_assignment_inside_is_local_and_batched() -> None:
 
 def test_triple_nesting_is_an_outer_product() -> None:
     a, b, c = nv.arange(2.0), nv.arange(3.0), nv.arange(4.0)
-    f = vmap(vmap(vmap(lambda a, b, c: a * b + c, (None, None, 0)), (None, 0, None)), (0, None, None))
+    f = vmap(lambda a, b, c: a * b + c, (None, None, 0))
+    f = vmap(vmap(f, (None, 0, None)), (0, None, None))
     expected = np.arange(2.0)[:, None, None] * np.arange(3.0)[:, None] + np.arange(4.0)
     np.testing.assert_array_equal(f(a, b, c), expected)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
-import tests.cases
 from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.ir import IR, Eqn, Literal, Var, aval
@@ -25,6 +22,7 @@ from nuvec.core.ops.rounding import round_p
 from nuvec.core.ops.selection import where
 from nuvec.core.ops.shape import reshape, sum, sum_p, transpose, transpose_p
 from nuvec.core.primitive import TABLE, Primitive
+from tests.cases.rows import all_rows
 from tests.core.lower.programs import (
     LAYOUTS,
     bits,
@@ -36,13 +34,6 @@ from tests.core.lower.programs import (
     random_program,
     values,
 )  # fmt: skip
-
-
-def rows() -> list[Any]:
-    found = []
-    for module in pkgutil.iter_modules(tests.cases.__path__):
-        found += getattr(importlib.import_module(f"tests.cases.{module.name}"), "CASES", [])
-    return found
 
 
 def hold_claims(ir: IR, arguments: list[Any], contiguous: bool) -> None:
@@ -86,7 +77,7 @@ def hold_out(e: Eqn, operands: list[Any], expected: Any) -> None:
             assert bits(result) == bits(expected), f"{e.primitive} differs in place"
 
 
-@pytest.mark.parametrize("case", rows(), ids=str)
+@pytest.mark.parametrize("case", all_rows(), ids=str)
 def test_claims_hold_for_every_primitive(case: Any) -> None:
     arguments = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in case.args]
     try:
