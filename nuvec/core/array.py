@@ -91,44 +91,56 @@ class Array:
             evaluate((node,))
         return node.value
 
-    @filtered
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def _exported(self, into: str) -> np.ndarray:
+        """The value for somebody who computes with it outside of nuvec, as a read-only view.
+
+        Raises ConcretizationError where that would drop a derivative in silence."""
         node = self._node
         if node.marks is not None:
             for trace in node.marks:
                 if trace.open and trace.differentiates:
                     raise ConcretizationError(
                         f"an array of {node.aval} that depends on the input of {trace.name} is "
-                        f"turned into a NumPy array at {format_user_frame()}, which would lose its "
+                        f"turned into {into} at {format_user_frame()}, which would lose its "
                         "derivative. Use the nuvec function of the same name (nv.X for np.X), or "
                         "nv.stop_gradient(x) if its derivative is not wanted"
                     )
-        value = np.asarray(self._value())
+        return _read_only(np.asarray(self._value()))
+
+    @filtered
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        value = self._exported("a NumPy array")
         if dtype is not None and np.dtype(dtype) != value.dtype:
             if copy is False:
                 raise ValueError(f"converting {value.dtype} to {dtype} needs a copy; copy=False")
             return value.astype(dtype)
-        if copy:
-            return value.copy()
-        view = value.view()
-        view.flags.writeable = False
-        return view
+        return value.copy() if copy else value
 
     @filtered
     def item(self, *index: int) -> Any:
         """The value as a Python scalar (of one element; or of the element at `index`)."""
+        if not index and self.size != 1:
+            raise ShapeError(
+                f"item() needs an array of one element, and this one has shape {self.shape}; "
+                "pass an index, or use tolist()"
+            )
         return np.asarray(self._value()).item(*index)
 
     @filtered
     def tolist(self) -> Any:
         """The values as nested Python lists."""
-        return np.asarray(self._value()).tolist()
+        return self._exported("a list").tolist()
 
     def _scalar(self, kind: str) -> Any:
         if self.size != 1:
-            raise TypeError(
+            raise _NotOneElement(
                 f"{kind}() needs an array of one element, and this one has shape {self.shape}"
                 + ("; use nv.any or nv.all" if kind == "bool" else "; index it first")
+            )
+        if kind in ("int", "float") and dtypes.is_complex(self.dtype):
+            raise DtypeError(
+                f"{kind}() of {self.aval} would drop the imaginary part; take x.real, x.imag or "
+                "abs(x) first, or complex(x)"
             )
         return np.asarray(self._value()).reshape(())[()]
 
@@ -159,12 +171,16 @@ class Array:
         symbolic = _symbolic_trace(self._node)
         if symbolic is not None:
             return f"<traced {self.aval} in {symbolic.name}>"
+        late = _capturing_trace(self._node)
+        if late is not None:
+            return f"<captured {self.aval} in {late.name}>"
         text = np.array2string(np.asarray(self._value()), separator=", ", prefix="array(")
-        return f"array({text}, dtype={dtypes.name(self.dtype)})"
+        shape = f", shape={self.shape}" if not self.size and self.shape != (0,) else ""
+        return f"array({text}{shape}, dtype={dtypes.name(self.dtype)})"
 
     @filtered
     def __str__(self) -> str:
-        if _symbolic_trace(self._node) is not None:
+        if _symbolic_trace(self._node) or _capturing_trace(self._node):
             return repr(self)
         return str(np.asarray(self._value()))
 
@@ -172,7 +188,7 @@ class Array:
         return format(self.item(), spec) if self.size == 1 and spec else format(str(self), spec)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (np.asarray(self._value()), self.aval.weak)
+        return _restore, (self._exported("a pickle"), self.aval.weak)
 
     def __copy__(self) -> Array:
         return Array(self._node)
@@ -180,10 +196,29 @@ class Array:
     def __deepcopy__(self, memo: Any) -> Array:
         return Array(self._node)  # values are immutable
 
-    def __dlpack__(self, **options: Any) -> Any:
-        value = np.asarray(self._value())
-        options.setdefault("copy", True)  # the protocol cannot express a read-only buffer
-        return value.__dlpack__(**options)
+    @filtered
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:  # fmt: skip
+        value = self._exported("a DLPack capsule")
+        if value.dtype == dtypes.bfloat16:
+            raise BufferError(
+                "NumPy's DLPack knows no bfloat16: convert with .astype(nv.float32), or pass on "
+                "the bits, np.asarray(x).view(np.uint16)"
+            )
+        if copy is False:
+            if max_version is None or max_version < (1, 0):
+                raise BufferError(
+                    "an Array's buffer is read-only, which DLPack can express from version 1.0 "
+                    "on; leave out copy=False, or ask with max_version=(1, 0)"
+                )
+        else:
+            value = value.copy()  # consumers overlook the flag that says read-only
+            copy = None
+        return value.__dlpack__(
+            stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+        )
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -211,6 +246,17 @@ class Array:
         def __getattr__(self, name: str) -> Any: ...  # methods: sum, reshape, astype, T, at, ...
 
 
+class _NotOneElement(ShapeError, TypeError):
+    """bool(), int() or float() of several elements: NumPy raises ValueError or TypeError."""
+
+
+def _read_only(value: np.ndarray) -> np.ndarray:
+    """A view that nobody can make writable again: it is taken of a read-only buffer."""
+    if value.dtype == dtypes.bfloat16:  # which has no code in the buffer protocol
+        return np.asarray(memoryview(value.view(np.uint16)).toreadonly()).view(value.dtype)
+    return np.asarray(memoryview(value).toreadonly())
+
+
 def _restore(value: np.ndarray, weak: bool) -> Array:
     return Array(constant(value, aval(value.shape, value.dtype, weak)))
 
@@ -225,13 +271,22 @@ def _symbolic_trace(node: Node) -> Any:
 
 def _refuse_capture(node: Node) -> None:
     """Inside compile an array from outside has no value to bake in: it is read at every call."""
-    for trace in context.traces:
-        if trace.mode == "scope" and trace.by_handle and not trace_owns(trace, node):
-            raise ConcretizationError(
-                f"the value of a captured {node.aval} is needed at {format_user_frame()}, inside "
-                f"{trace.name}, where it has none: a compiled function reads captured arrays at "
-                "every call. Use nv.where or nv.cond, or take the value outside the function"
-            )
+    trace = _capturing_trace(node)
+    if trace is not None:
+        raise ConcretizationError(
+            f"the value of a captured {node.aval} is needed at {format_user_frame()}, inside "
+            f"{trace.name}, where it has none: a compiled function reads captured arrays at "
+            "every call. Use nv.where or nv.cond, or take the value outside the function"
+        )
+
+
+def _capturing_trace(node: Node) -> Any:
+    """The open compile trace for which a node is a capture."""
+    if context.scope is not None:
+        for trace in context.traces:
+            if trace.late and not trace_owns(trace, node):
+                return trace
+    return None
 
 
 def trace_owns(trace: Any, node: Node) -> bool:

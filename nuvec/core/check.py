@@ -14,7 +14,7 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.errors import IRError
-from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, sub_irs
+from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, results_of, sub_irs
 from nuvec.core.printer import Names, format_eqn
 
 __all__ = ["check_ir"]
@@ -148,7 +148,7 @@ class _Checker:
                 given = tuple(atom.aval for atom in eqn.inputs)
                 results = tuple(var.aval for var in eqn.outputs)
                 self.check_fit("operands", "inputs", given, ir.in_avals, eqn)
-                self.check_fit("outputs", "outputs", results, ir.out_avals, eqn)
+                self.check_fit("outputs", "outputs", results, results_of(ir), eqn)
 
     def check_fit(
         self, mine: str, its: str, got: tuple[Aval, ...], want: tuple[Aval, ...], eqn: Eqn

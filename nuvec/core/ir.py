@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,20 @@ class IR:
     @property
     def out_avals(self) -> tuple[Aval, ...]:
         return tuple(v.aval for v in self.outputs)
+
+
+# An equation that communicates and has no results has this one, so that others can depend on it.
+TOKEN = aval((), dtypes.bool_)
+
+
+def results_of(ir: IR) -> tuple[Aval, ...]:
+    """The outputs of an equation that runs `ir`."""
+    return ir.out_avals or (TOKEN,)
+
+
+def or_token(values: Sequence[Any]) -> tuple[Any, ...]:
+    """What such an equation's lowering returns."""
+    return tuple(values) or (np.False_,)
 
 
 def sub_irs(params: dict[str, Any]) -> tuple[IR, ...]:

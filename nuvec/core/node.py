@@ -67,23 +67,27 @@ class Trace:
                 "vmap" (symbolic; what does not depend on it is a constant), or "scope" (symbolic;
                 everything recorded inside belongs to it: compile, make_ir, bodies of control flow)
     name     -- what to call it in messages
-    by_handle -- captured arrays are read through their handle at every call (compile); otherwise
-                captures are snapshots
+    by_handle -- captures are told apart by the caller's handles, which a compiled function around
+                this one reads at every call; otherwise by their nodes
+    late     -- what it records runs later, so a captured array has no value in it (compile)
     effects  -- the communications recorded while it was open, in order
     captures -- outer arrays the scope uses: key -> (source, placeholder node)
     """
 
     __slots__ = (
-        "by_handle", "captures", "differentiates", "effects", "forced", "mode", "name", "open",
-        "random", "start", "symbolic",
+        "by_handle", "captures", "differentiates", "effects", "forced", "late", "mode", "name",
+        "open", "random", "start", "symbolic",
     )  # fmt: skip
 
-    def __init__(self, mode: str, name: str, by_handle: bool = False) -> None:
+    def __init__(
+        self, mode: str, name: str, by_handle: bool = False, late: bool = False
+    ) -> None:
         self.mode = mode
         self.symbolic = mode in ("vmap", "scope")
         self.differentiates = not self.symbolic
         self.name = name
         self.by_handle = by_handle
+        self.late = late
         self.open = True
         self.effects: list[Node] = []
         self.forced: list[Node] = []
@@ -96,7 +100,26 @@ class Trace:
 
 
 class _Context(threading.local):
-    """The open traces of this thread, outermost first, and the innermost scope among them."""
+    """The open traces of this thread, outermost first, and the innermost scope among them.
+
+    A thread started inside a traced function begins with the traces that were open there."""
+
+    def __init__(self) -> None:
+        traces = getattr(threading.current_thread(), "_nuvec_traces", ())
+        self.inherited = bool(traces)
+        if traces:
+            self.enter(traces)
+
+    def enter(self, traces: tuple[Trace, ...]) -> None:
+        """Make `traces` the open traces."""
+        self.traces = traces
+        self.scope = next((t for t in reversed(traces) if t.mode == "scope"), None)
+        self.symbolic = any(t.symbolic for t in traces)
+
+    def forget_closed(self) -> None:
+        """A thread may outlive the traces it began with."""
+        if not all(t.open for t in self.traces):
+            self.enter(tuple(t for t in self.traces if t.open))
 
     traces: tuple[Trace, ...] = ()
     scope: Trace | None = None
@@ -111,27 +134,73 @@ context = _Context()
 def traces_set(traces: tuple[Trace, ...]) -> Iterator[None]:
     """Make `traces` the open traces; restored on exit, exceptions included."""
     before = (context.traces, context.scope, context.symbolic)
-    context.traces = traces
-    context.scope = next((t for t in reversed(traces) if t.mode == "scope"), None)
-    context.symbolic = any(t.symbolic for t in traces)
+    context.enter(traces)
     try:
         yield
     finally:
         context.traces, context.scope, context.symbolic = before
 
 
+class _Inheritance:
+    """While any trace is open, a started thread is given the traces of the thread that starts it.
+
+    Python does not tell a thread who started it, so `threading.Thread.start` notes it, from when
+    the first trace opens to when the last one closes."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.open = 0
+        self.start: Any = None
+
+    def begin(self) -> None:
+        with self.lock:
+            self.open += 1
+            if self.open == 1:
+                original = self.start = threading.Thread.start
+
+                def start(thread: threading.Thread) -> None:
+                    if context.traces:
+                        thread._nuvec_traces = context.traces  # type: ignore[attr-defined]
+                    original(thread)
+
+                threading.Thread.start = start  # type: ignore[assignment, method-assign]
+
+    def end(self) -> None:
+        with self.lock:
+            self.open -= 1
+            if self.open == 0:
+                threading.Thread.start = self.start  # type: ignore[method-assign]
+
+
+_inheritance = _Inheritance()
+
+
 @contextmanager
-def open_trace(mode: str, name: str, by_handle: bool = False) -> Iterator[Trace]:
-    """Open a trace, innermost; on exit close it and let go of what only it kept alive."""
-    trace = Trace(mode, name, by_handle)
+def threads_inheriting() -> Iterator[None]:
+    _inheritance.begin()
     try:
-        with traces_set((*context.traces, trace)):
+        yield
+    finally:
+        _inheritance.end()
+
+
+@contextmanager
+def open_trace(
+    mode: str, name: str, by_handle: bool = False, late: bool = False
+) -> Iterator[Trace]:
+    """Open a trace, innermost; on exit close it and let go of what only it kept alive: nodes carry
+    their trace as a mark, so a trace that kept nodes would be a cycle."""
+    trace = Trace(mode, name, by_handle, late)
+    try:
+        with traces_set((*context.traces, trace)), threads_inheriting():
             yield trace
     finally:
         trace.open = False
         for node in trace.forced:
             release(node)
-        trace.forced.clear()
+        trace.forced = []
+        trace.effects = []
+        trace.captures = {}
 
 
 @contextmanager

@@ -176,6 +176,11 @@ def _bind_traced(
     primitive: Primitive, arrays: tuple[Array, ...], params: dict[str, Any],
     traces: tuple[Trace, ...],
 ) -> Any:  # fmt: skip
+    if context.inherited:
+        context.forget_closed()
+        traces = context.traces
+        if not traces:
+            return primitive.bind(*arrays, **params)
     innermost = traces[-1]
     if primitive.split is not None and innermost.differentiates:
         return _bind_split(primitive, arrays, params, innermost)

@@ -7,6 +7,7 @@ held while one waits for its peers.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class CommunicationQueue:
     def through(self, node: Node) -> list[Node]:
         """The pending communications up to and including `node`."""
         with self._changed:
-            return [n for n in self._pending if n.seq <= node.seq]
+            return list(itertools.takewhile(lambda n: n.seq <= node.seq, self._pending))
 
     def pending(self) -> list[Node]:
         with self._changed:
@@ -68,7 +69,10 @@ class CommunicationQueue:
                 self._changed.notify_all()
 
     def _holds(self, node: Node) -> bool:
-        return bool(self._pending) and self._pending[0].seq <= node.seq and node in self._pending
+        pending = self._pending
+        if not pending or pending[0].seq > node.seq:
+            return False
+        return pending[0] is node or node in pending
 
 
 

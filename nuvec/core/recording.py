@@ -24,12 +24,13 @@ def trace_ir(
     name: str,
     names: Sequence[str] | None = None,
     by_handle: bool = False,
+    late: bool = False,
 ) -> tuple[IR, list[Any]]:
     """Record `function` on placeholders and close it.
 
     Returns the IR, whose first inputs are the captures, and where each capture is read from (an
     Array, or RANDOM_SOURCE)."""
-    with open_trace("scope", name, by_handle) as trace:
+    with open_trace("scope", name, by_handle, late) as trace:
         inputs = [
             placeholder(trace, a, names[i] if names else f"argument {i} of {name}")
             for i, a in enumerate(avals)

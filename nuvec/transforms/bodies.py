@@ -11,7 +11,7 @@ from nuvec.core.errors import DtypeError, ShapeError, TreeError
 from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
 from nuvec.core.ir import IR, Aval, Var, aval
 from nuvec.core.node import Trace
-from nuvec.core.ops.build import convert_dtype
+from nuvec.core.ops.build import converted
 from nuvec.core.recording import replay, trace_ir
 
 KEY_AVAL = aval((2,), dtypes.uint64)
@@ -20,6 +20,8 @@ KEY_AVAL = aval((2,), dtypes.uint64)
 class Body:
     """A Python function of trees, traced: its IR (captures first), what it captures, and the
     structure of its output."""
+
+    structure: Any
 
     def __init__(
         self, f: Callable[..., Any], structure: Any, avals: Sequence[Aval], name: str
@@ -32,7 +34,7 @@ class Body:
 
         paths, _ = tree.flatten_with_path(tree.unflatten(structure, list(range(len(avals)))))
         labels = [f"argument{tree.keystr(p)} of {name}" for p, _ in paths]
-        self.ir, self.captures = trace_ir(function, avals, name, labels)
+        self.ir, self.captures = trace_ir(function, avals, name, labels, by_handle=True)
 
     @property
     def out_avals(self) -> tuple[Aval, ...]:
@@ -55,7 +57,7 @@ def share_captures(bodies: Sequence[Body]) -> tuple[list[IR], list[Any]]:
 
 
 def _key(source: Any) -> int:
-    return id(source) if source is RANDOM_SOURCE else id(source._node)
+    return id(source)  # captures are the caller's handles
 
 
 def _aval(source: Any) -> Aval:
@@ -73,13 +75,13 @@ def strengthen(ir: IR, expected: Sequence[Aval]) -> IR:
 
     def function(*inputs: Array) -> list[Array]:
         return [
-            o if o.aval is a else convert_dtype.bind(o, dtype=a.dtype)
+            o if o.aval is a else converted(o, a.dtype, a.weak)
             for o, a in zip(replay(ir, inputs), expected, strict=True)
         ]
 
-    converted, captures = trace_ir(function, ir.in_avals, "conversion of outputs")
+    strengthened, captures = trace_ir(function, ir.in_avals, "conversion of outputs")
     assert not captures
-    return converted
+    return strengthened
 
 
 def common_avals(
@@ -101,12 +103,12 @@ def common_avals(
             )
         dtype = a.dtype
         if a.dtype != b.dtype:
-            if not (a.weak or b.weak):
+            dtype, _ = dtypes.promote((a.dtype, a.weak), (b.dtype, b.weak))
+            if any(not v.weak and v.dtype != dtype for v in (a, b)):  # only weak ones yield
                 raise DtypeError(
                     f"{where} is {a} in {labels[0]} and {b} in {labels[1]}; convert one with "
                     ".astype"
                 )
-            dtype, _ = dtypes.promote((a.dtype, a.weak), (b.dtype, b.weak))
         found.append(aval(a.shape, dtype, a.weak and b.weak))
     return found
 

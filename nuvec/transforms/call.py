@@ -13,7 +13,7 @@ import numpy as np
 
 from nuvec.core.array import Array
 from nuvec.core.errors import NuvecError
-from nuvec.core.ir import IR, Aval
+from nuvec.core.ir import IR, Aval, or_token, results_of
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace
 from nuvec.core.primitive import Primitive, detach
@@ -22,14 +22,14 @@ from nuvec.transforms.vmap import batched_ir
 
 
 def _lower(*values: Any, ir: IR, name: str) -> tuple[Any, ...]:
-    return tuple(lower(ir).run(*[np.asarray(v) for v in values]))
+    return or_token(lower(ir).run(*[np.asarray(v) for v in values]))
 
 
 def _shape_rule(*avals: Aval, ir: IR, name: str) -> tuple[Aval, ...]:
     for i, (given, expected) in enumerate(zip(avals, ir.in_avals, strict=True)):
         if (given.shape, given.dtype) != (expected.shape, expected.dtype):
             raise NuvecError(f"call of {name}: input {i} is {given}, expected {expected}")
-    return ir.out_avals
+    return results_of(ir)
 
 
 def _vmap(
@@ -37,7 +37,7 @@ def _vmap(
 ) -> tuple[list[Array], list[int | None]]:
     batched, which = batched_ir(ir, size, tuple(axes))
     outs = call_p.bind(*operands, ir=batched, name=name)
-    return outs, [0 if b else None for b in which]
+    return outs, [0 if b else None for b in which] or [None]
 
 
 def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> Any:
@@ -49,7 +49,7 @@ def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> A
     detached = [detach(a, trace) for a in operands]
     count = len(ir.outputs)
     found = call_p.bind(*detached, ir=split.forward, name=name)
-    outs, residuals = found[:count], found[count:]
+    outs, residuals = found[:count], found[count : count + split.residuals]
     avals = ir.in_avals if trace.mode == "jvp" else ir.out_avals
 
     def linear(moving: Sequence[Array | None]) -> list[Array | None]:

@@ -110,7 +110,7 @@ class Compiled:
             outs = call_p.bind(*operands, ir=entry.ir, name=name)
         else:
             outs = self._run(entry, operands)
-        return tree.unflatten(entry.structure, outs)
+        return tree.unflatten(entry.structure, outs[: len(entry.ir.outputs)])
 
     def _run(self, entry: _Entry, operands: list[Array]) -> list[Array]:
         """Run at once, after the communications queued before."""
@@ -190,7 +190,7 @@ class Compiled:
             return [operand(o, f"an output of {name}") for o in leaves]
 
         ir, captures = trace_ir(
-            function, avals, f"compile of {name}", label_leaves(paths, labels, name), by_handle=True
+            function, avals, f"compile of {name}", label_leaves(paths, labels, name), by_handle=True, late=True
         )
         return _Entry(ir, captures, out_structure[0])
 

@@ -10,7 +10,7 @@ import numpy as np
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, NuvecError, ShapeError
-from nuvec.core.ir import IR, Aval, Var
+from nuvec.core.ir import IR, Aval, Var, or_token, results_of
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace, traces_set
 from nuvec.core.ops.batching import batch_first
@@ -37,11 +37,11 @@ from nuvec.transforms.vmap import batched_ir
 
 def _lower(predicate: Any, *values: Any, branches: tuple[IR, IR]) -> tuple[Any, ...]:
     branch = branches[1 if predicate else 0]
-    return tuple(lower(branch).run(*[np.asarray(v) for v in values]))
+    return or_token(lower(branch).run(*[np.asarray(v) for v in values]))
 
 
 def _shape_rule(predicate: Aval, *avals: Aval, branches: tuple[IR, IR]) -> tuple[Aval, ...]:
-    return branches[0].out_avals
+    return results_of(branches[0])
 
 
 def _vmap(
@@ -54,7 +54,7 @@ def _vmap(
     if axes[0] is None:
         batched = tuple(batched_ir(b, size, in_axes, forced)[0] for b in branches)
         outs = cond_p.bind(predicate, *operands, branches=batched)
-        return outs, [0 if f else None for f in forced]
+        return outs, [0 if f else None for f in forced] or [None]
     if any(b.effect for b in branches):
         raise NuvecError(
             "vmap of cond with a predicate that is mapped evaluates both branches and selects, "
@@ -81,7 +81,7 @@ def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> A
     predicate, *inputs = [detach(a, trace) for a in operands]
     count = len(branches[0].outputs)
     found = cond_p.bind(predicate, *inputs, branches=forwards)
-    outs, residuals = found[:count], found[count:]
+    outs, residuals = found[:count], found[count : len(forwards[0].outputs)]
     avals = branches[0].in_avals if trace.mode == "jvp" else branches[0].out_avals
     taken = splits[0].moving
 
@@ -218,4 +218,4 @@ def cond(
     (a, b), sources = share_captures([no, yes])
     branches = (strengthen(a, expected), strengthen(b, expected))
     outs = cond_p.bind(test, *read_captures(sources), *arrays, branches=branches)
-    return tree.unflatten(no.structure, outs)
+    return tree.unflatten(no.structure, outs[: len(expected)])

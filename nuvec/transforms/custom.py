@@ -19,7 +19,7 @@ from nuvec.core.errors import DtypeError, NuvecError, ShapeError, TreeError
 from nuvec.core.ir import Aval
 from nuvec.core.node import Trace, context, traces_set
 from nuvec.core.ops.differentiation import zeros_of
-from nuvec.core.primitive import detach, mark
+from nuvec.core.primitive import detach, local_handle, mark
 from nuvec.core.traceback import filtered
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.rule_record import Building, record_rule, refuse_reverse_over
@@ -94,9 +94,9 @@ class custom_vjp:
                 f"custom_vjp {name_of(self.fun)}: keyword-only arguments {sorted(kwargs)} cannot "
                 "be passed to fwd and bwd; make them positional"
             )
-        if not context.traces:
-            return self.fun(*args)
         call = Call(self, args)
+        if not context.traces:
+            return self.fun(*call.arguments([local_handle(a) for a in call.arrays]))
         innermost = context.traces[-1]
         if innermost.symbolic:
             outs = record_rule(call, self._traced.building)
@@ -237,7 +237,8 @@ def _record_native(call: Call, trace: Trace) -> Any:
     Values that the forward closes over keep the trace's mark, and so their own derivative."""
     rule = call.rule
     outer = tuple(t for t in context.traces if t is not trace)
-    detached = [detach(a, trace) for a in call.arrays]
+    # Handles of their own: what the function assigns to its arguments stays local to it.
+    detached = [local_handle(detach(a, trace)) for a in call.arrays]
     if trace.mode == "vjp":
         with traces_set(outer):
             outs, residuals = call.fwd(*detached)
@@ -248,7 +249,7 @@ def _record_native(call: Call, trace: Trace) -> Any:
 
     elif rule.jvp is None:
         refuse_reverse_over(call.name, call.arrays, outer)
-        return rule.fun(*call.arguments(call.arrays))
+        return rule.fun(*call.arguments([local_handle(a) for a in call.arrays]))
     else:
         with traces_set(outer):
             leaves, call.out_structure = tree.flatten(rule(*call.arguments(detached)))

@@ -17,6 +17,7 @@ from nuvec.core.primitive import (
 )  # fmt: skip
 from nuvec.core.traceback import filtered
 from nuvec.transforms.backward import Recording
+from nuvec.transforms.jvp import matching_leaves
 
 
 @filtered
@@ -53,13 +54,9 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _match_cotangents(recording: Recording, cotangent: Any) -> list[Array | None]:
-    leaves, structure = tree.flatten(cotangent, is_leaf=lambda c: c is None)
-    expected = recording.structure
-    if len(leaves) != expected.num_leaves:
-        raise TreeError(
-            f"{recording.name}: the cotangent has structure {structure} and the output {expected};"
-            " they must be the same (None where an output has no cotangent)"
-        )
+    leaves = matching_leaves(
+        f"{recording.name}: the cotangents", recording.structure, cotangent
+    )
     matched: list[Array | None] = []
     for i, (c, node) in enumerate(zip(leaves, recording.nodes, strict=True)):
         if c is None or not dtypes.is_inexact(node.aval.dtype):
@@ -132,19 +129,28 @@ def value_and_grad(
         inputs: list[Array] = []
         structures: list[Any] = []
 
+        others = [a for i, a in enumerate(args) if i not in positions]
+        others += [a for k, a in kwargs.items() if k not in keywords]
+        kept = [(h, h._node) for h in tree.leaves(others) if isinstance(h, Array)]
+
         def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            fresh = [local_handle(a) if isinstance(a, Array) else a for a in args]
+            fresh, named = list(args), dict(kwargs)
             for n in positions:
                 fresh[n] = _input(trace, args[n], _label(f, n), inputs, structures)
-            named = {
-                k: local_handle(a) if isinstance(a, Array) else a for k, a in kwargs.items()
-            }
             for k in keywords:
                 named[k] = _input(trace, kwargs[k], f"argument {k!r}", inputs, structures)
+            # What f assigns to its other arguments (`x[i] = v`) stays local: they get nodes of
+            # their own meanwhile, inside the caller's own containers.
+            for handle, _ in kept:
+                handle._node = local_handle(handle)._node
             return tuple(fresh), named
 
         recording = Recording(f, f"grad of {name_of(f)}", has_aux)
-        recording.run(arguments, inputs)
+        try:
+            recording.run(arguments, inputs)
+        finally:
+            for handle, node in kept:
+                handle._node = node
         value = _scalar_output(recording)
         pulled = recording.pull([literal(1.0, value.dtype)])
         gradients, start = [], 0
@@ -234,10 +240,18 @@ def _scalar_output(recording: Recording) -> Array:
     if alone and not nodes[0].aval.shape and dtypes.is_floating(nodes[0].aval.dtype):
         return Array(nodes[0])
     got = tree.unflatten(recording.structure, [str(n.aval) for n in nodes])
-    hint = "use has_aux=True to return more" if len(nodes) > 1 else (
-        "reduce it, as with .sum() or .mean()" if nodes and nodes[0].aval.shape else
-        "take the real part, or use vjp"
-    )
+    if len(nodes) > 1:
+        hint = "use has_aux=True to return more"
+    elif not nodes:
+        hint = "it needs a return statement"
+    elif nodes[0].aval.shape:
+        hint = "reduce it, as with .sum() or .mean()"
+    elif recording.structure != tree.structure(0):
+        hint = "return the scalar itself, not a container of it"
+    elif dtypes.is_complex(nodes[0].aval.dtype):
+        hint = "take the real part, or use vjp"
+    else:
+        hint = "convert it with .astype(nv.float32)"
     raise DtypeError(
         f"{recording.name} needs a function that returns a real scalar; it returned {got}: {hint}"
     )

@@ -210,15 +210,35 @@ def jvp(
         leaves, out_structure = tree.flatten(result)
         outs = [operand(leaf, "an output of the function given to jvp") for leaf in leaves]
         nodes = [o._node for o in outs]
-        steps = marked_graph(trace, [*nodes, *trace.effects], stop)
+        recorded = list(trace.effects)
+        steps = marked_graph(trace, [*nodes, *recorded], stop)
     with observed_effects() as effects:
         forward_walk(trace, steps, moving)
     moved = [moving.get(n) if is_active(n, trace) else None for n in nodes]
-    moved = tied([zeros_of(n.aval) if t is None else t for t, n in zip(moved, nodes, strict=True)],
-                 effects or trace.effects)  # fmt: skip
+    moved = tied(
+        [zeros_of(n.aval) if t is None else t for t, n in zip(moved, nodes, strict=True)],
+        effects or recorded,
+    )
     out = tree.unflatten(out_structure, [Array(n) for n in nodes])
     tangent_out = tree.unflatten(out_structure, moved)
     return (out, tangent_out, aux) if has_aux else (out, tangent_out)
+
+
+def matching_leaves(what: str, structure: Any, given: Any) -> list[Any]:
+    """The leaves of a tree that must have `structure`, where None may stand for a leaf."""
+    try:
+        leaves = tree.flatten_up_to(structure, given)
+    except TreeError as error:
+        raise TreeError(f"{what} have another structure: {error}") from None
+    for leaf in leaves:
+        if leaf is not None and tree.structure(leaf) != _LEAF:
+            raise TreeError(
+                f"{what} have another structure: expected {structure}, got {tree.structure(given)}"
+            )
+    return leaves
+
+
+_LEAF = tree.structure(0)
 
 
 def split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -244,12 +264,7 @@ def _match(
     paths, structure = tree.flatten_with_path(primals)
     if len(primals) != len(tangents):
         raise TreeError(f"jvp: {len(primals)} primals but {len(tangents)} tangents")
-    t_leaves, t_structure = tree.flatten(tangents, is_leaf=lambda t: t is None)
-    if t_structure.num_leaves != len(paths):
-        raise TreeError(
-            f"jvp: primals have structure {structure} and tangents {tree.structure(tangents)}; "
-            "they must be the same"
-        )
+    t_leaves = matching_leaves("jvp: the tangents", structure, tangents)
     inputs, moving = [], {}
     for (path, leaf), t in zip(paths, t_leaves, strict=True):
         where = f"jvp: primals{tree.keystr(path)}"

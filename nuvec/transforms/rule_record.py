@@ -17,7 +17,7 @@ from nuvec.core.array import Array
 from nuvec.core.errors import NuvecError
 from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
 from nuvec.core.interpreter import queue_of
-from nuvec.core.ir import IR, Aval, Var, aval
+from nuvec.core.ir import IR, Aval, Var, aval, or_token, results_of
 from nuvec.core.lower import lower
 from nuvec.core.node import Node, Trace, context, traces_set
 from nuvec.core.ops.batching import batch_first
@@ -118,7 +118,7 @@ def _trace_rule(call: Any, building: Building) -> tuple[Rule, list[Any]]:
     traced: list[tuple[IR, list[Any]]] = []
 
     def trace(function: Callable[..., Sequence[Array]], avals: Sequence[Aval], what: str) -> IR:
-        ir, captured = trace_ir(function, avals, f"{what} of {call.name}")
+        ir, captured = trace_ir(function, avals, f"{what} of {call.name}", by_handle=True)
         for s in captured:
             sources.setdefault(_key(s), s)
         traced.append((ir, captured))
@@ -165,7 +165,7 @@ def _trace_rule(call: Any, building: Building) -> tuple[Rule, list[Any]]:
 
 
 def _key(source: Any) -> int:
-    return id(source) if source is RANDOM_SOURCE else id(source._node)
+    return id(source)  # captures are the caller's handles
 
 
 def _conform(ir: IR, captured: Sequence[Any], sources: dict[int, Any]) -> IR:
@@ -180,7 +180,7 @@ def _aval(source: Any) -> Aval:
 
 
 def _lower(*values: Any, fun: IR, rule: Rule) -> tuple[Any, ...]:
-    return tuple(lower(fun).run(*[np.asarray(v) for v in values]))
+    return or_token(lower(fun).run(*[np.asarray(v) for v in values]))
 
 
 def _vmap(
@@ -188,7 +188,7 @@ def _vmap(
 ) -> tuple[list[Array], list[int | None]]:
     batched, which = _batched(rule, size, tuple(axes))
     outs = custom_rule_p.bind(*operands, fun=batched.fun, rule=batched)
-    return outs, [0 if b else None for b in which]
+    return outs, [0 if b else None for b in which] or [None]
 
 
 def _batched(
@@ -299,7 +299,7 @@ def refuse_reverse_over(name: str, arguments: Sequence[Array], outer: tuple[Trac
 
 
 custom_rule_p = Primitive(
-    "custom_rule", _lower, lambda *avals, fun, rule: fun.out_avals, "call", vmap=_vmap,
+    "custom_rule", _lower, lambda *avals, fun, rule: results_of(fun), "call", vmap=_vmap,
     multiple=True, higher_order=True, split=_split,
     inline=lambda *operands, fun, rule: replay(fun, operands),
 )  # fmt: skip

@@ -11,11 +11,12 @@ from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import ShapeError, TreeError
 from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
-from nuvec.core.ir import IR, Aval, Var, aval
+from nuvec.core.ir import IR, TOKEN, Aval, Var, aval, or_token
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace, traces_set
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.batching import batch_first
+from nuvec.core.ops.build import converted
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.random import random_split_p
 from nuvec.core.ops.shape import move_axis
@@ -51,14 +52,14 @@ def _lower(
         state = [np.asarray(s) for s in found[:carry]]
         for whole, part in zip(stacked, found[carry:], strict=True):
             whole[i] = part
-    return (*state, *stacked)
+    return or_token((*state, *stacked))
 
 
 def _shape_rule(
     *avals: Aval, body: IR, consts: int, carry: int, length: int, reverse: bool
 ) -> tuple[Aval, ...]:
     outs = body.out_avals
-    return (*outs[:carry], *[_stacked(a, length) for a in outs[carry:]])
+    return (*outs[:carry], *[_stacked(a, length) for a in outs[carry:]]) or (TOKEN,)
 
 
 def _stacked(a: Aval, length: int) -> Aval:
@@ -93,7 +94,7 @@ def _vmap(
     )
     return outs, [
         (0 if i < carry else 1) if w else None for i, w in enumerate(which)
-    ]
+    ] or [None]
 
 
 def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> Any:
@@ -108,7 +109,7 @@ def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> A
     detached = [detach(a, trace) for a in operands]
     found = scan_p.bind(*detached, **{**params, "body": parts.forward})
     n_out = len(body.outputs)
-    outs, stacked = found[:n_out], found[n_out:]
+    outs, stacked = found[:n_out], found[n_out : len(parts.forward.outputs)]
     fixed = [detached[i] for i in parts.fixed]
     mode = _push if trace.mode == "jvp" else _pull
     return outs, lambda moving: mode(parts, fixed, stacked, moving, operands, outs, params)
@@ -258,7 +259,7 @@ def _pull(
     )  # fmt: skip
     found: list[Array | None] = [None] * len(operands)
     places = [*[consts + i for i in c_carry], *c_consts, *c_inputs]
-    for place, r in zip(places, results, strict=True):
+    for place, r in zip(places, results, strict=False):  # a token when there are none
         found[place] = r
     return found
 
@@ -324,7 +325,8 @@ def scan(
             break
         avals = expected
     carry = [
-        x if x.aval is a else x.astype(a.dtype) for x, a in zip(carry, avals, strict=True)
+        x if x.aval is a else converted(x, a.dtype, a.weak)
+        for x, a in zip(carry, avals, strict=True)
     ]
     ir = strengthen(body.ir, [*avals, *body.out_avals[count:]])
     ir, fixed, keys = _random_inputs(ir, body.captures, steps)
@@ -332,7 +334,7 @@ def scan(
         *fixed, *carry, *inputs, *keys, body=ir, consts=len(fixed), carry=count, length=steps,
         reverse=bool(reverse),
     )  # fmt: skip
-    return tree.unflatten(carry_structure, outs[:count]), tree.unflatten(out_ys, outs[count:])
+    return tree.unflatten(carry_structure, outs[:count]), tree.unflatten(out_ys, outs[count : len(body.out_avals)])
 
 
 def _pair(f: Callable[..., Any]) -> Callable[..., Any]:

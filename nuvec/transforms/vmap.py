@@ -12,7 +12,7 @@ import numpy as np
 from nuvec.core import tree
 from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.errors import NuvecError, ShapeError, TreeError
-from nuvec.core.ir import IR, aval
+from nuvec.core.ir import IR, aval, has_effect
 from nuvec.core.node import Node, Trace, open_trace, traces_set
 from nuvec.core.ops.batching import batch_elementwise, batch_first
 from nuvec.core.ops.build import normalize_axis
@@ -26,9 +26,10 @@ Batched = tuple[Array, int | None]  # an array and its batch axis; None: the sam
 
 
 def batching_walk(
-    trace: Trace, steps: Sequence[Step], size: int, environment: dict[Node, Batched]
+    steps: Sequence[Step], size: int, environment: dict[Node, Batched], index: Node | None
 ) -> None:
-    """Record a graph again with batch axes; `environment` is filled in."""
+    """Record a graph again with batch axes; `environment` is filled in.  `index` is the node that
+    stands for the element's index, where random draws asked for it."""
     tuples: dict[Node, list[Batched]] = {}
 
     def read(node: Node) -> Batched:
@@ -49,9 +50,8 @@ def batching_walk(
             environment[node] = tuples[inputs[0]][node.params["index"]]
             continue
         if primitive is PLACEHOLDER:
-            if node is trace.captures.get("index", (None, None))[1]:
-                index = from_numpy(np.arange(size, dtype=np.int32))
-                environment[node] = (index, 0)
+            if node is index:
+                environment[node] = (from_numpy(np.arange(size, dtype=np.int32)), 0)
                 continue
             raise NuvecError(f"{node.params['name']} was used outside the function it belongs to")
         pairs = [read(n) for n in inputs]
@@ -59,7 +59,9 @@ def batching_walk(
         axes = tuple([axis for _, axis in pairs])
         outs: Any
         out_axes: Any
-        if all(axis is None for axis in axes) and not primitive.effect:
+        alone = all(axis is None for axis in axes)
+        # A communication takes the whole batch even so: its operand may be mapped on other ranks.
+        if alone and not has_effect(primitive, node.params):
             outs = primitive.bind(*arrays, **node.params)
             out_axes = [None] * len(node.aval) if primitive.multiple else None
         elif primitive.vmap is not None:
@@ -98,7 +100,8 @@ def run_batched(
         outs = function(*inputs)
         nodes = [o._node for o in outs]
         steps = marked_graph(trace, [*nodes, *trace.effects])
-    batching_walk(trace, steps, size, environment)
+        index = trace.captures.get("index", (None, None))[1]
+    batching_walk(steps, size, environment, index)
     return [
         environment[n] if n in environment else (Array(n), None) for n in nodes
     ]

@@ -23,7 +23,7 @@ from nuvec.core.queue import process_queue
 from nuvec.distributed.group import Group, run_local
 from nuvec.distributed.transports.job import Address, Job
 from nuvec.distributed.transports.mesh import mesh_communicator
-from nuvec.testing import check_collective, recorded
+from nuvec.testing import check_collective
 from nuvec.testing.compare import close, primitives_in, same_bits
 from nuvec.transforms.compile import compile
 from nuvec.transforms.cond import cond

@@ -184,7 +184,7 @@ def test_methods() -> None:
         lambda self, x: (x * 2, None), lambda r, c: (None, 7 * c)
     )
     layer = Layer()
-    assert layer.apply(3.0).item() == 6  # type: ignore[call-arg]
+    assert layer.apply(nv.array(3.0)).item() == 6  # type: ignore[call-arg]
     assert grad(lambda x: layer.apply(x))(nv.array(3.0)).item() == 7  # type: ignore[call-arg]
 
 

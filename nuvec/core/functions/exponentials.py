@@ -76,11 +76,12 @@ def log_softmax(x: Any, axis: Axis = -1) -> Array:
 def logsumexp(x: Any, axis: Axis = None, *, b: Any = None, keepdims: bool = False) -> Array:
     """log(sum(b exp(x))) over `axis` (all axes by default), without overflow; b is 1 by default.
 
-    Where all of `axis` is -inf, or it is empty, the result is -inf, with gradient 0.
+    Where `axis` is empty or all of it is -inf, the result is -inf.  The gradient is the softmax:
+    NaN where all is -inf and at +inf.
 
     >>> import nuvec as nv
     >>> nv.logsumexp(nv.array([1000.0, 1000.0]))
-    array(1000.6932, dtype=float32)
+    array(1000.6931, dtype=float32)
     """
     if b is None:
         x, dtype = _working(x, "logsumexp")
@@ -99,10 +100,7 @@ def logsumexp(x: Any, axis: Axis = None, *, b: Any = None, keepdims: bool = Fals
     terms = exp(x - largest)
     if b is not None:
         terms = b * terms
-    total = sum(terms, axes, keepdims=True)
-    # Select on both sides of log, for its derivative at 0 is infinite.
-    none = equal(total, 0)
-    out = where(none, -math.inf, log(where(none, 1, total)) + largest)
+    out = log(sum(terms, axes, keepdims=True)) + largest
     if not keepdims:
         out = reshape_p.bind(out, shape=reduced_shape(x.shape, axes))
     return _finished(out, dtype)

@@ -10,9 +10,15 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import ShapeError
+from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.ops.arithmetic import multiply, sqrt
-from nuvec.core.ops.build import as_operand, broadcast_shapes, convert_dtype, normalize_axes
+from nuvec.core.ops.build import (
+    as_operand,
+    broadcast_shapes,
+    checked_cast,
+    convert_dtype,
+    normalize_axes,
+)
 from nuvec.core.ops.comparison import greater, not_equal
 from nuvec.core.ops.conversion import conj, real
 from nuvec.core.ops.power import square
@@ -31,8 +37,16 @@ def _working(x: Any, name: str, dtype: Any) -> tuple[Array, np.dtype]:
     """The operand in the dtype to compute in (float16 and bfloat16 work in float32), and the
     dtype of the result."""
     x = operand(x, f"{name}'s operand")
-    result = dtypes.inexact(x.dtype if dtype is None else dtypes.as_dtype(dtype))
-    return as_operand(x, dtypes.accumulation(result), x.aval.weak), result
+    if dtype is None:
+        result = dtypes.inexact(x.dtype)
+        return as_operand(x, dtypes.accumulation(result), x.aval.weak), result
+    result = dtypes.as_dtype(dtype)
+    if not dtypes.is_inexact(result):
+        raise DtypeError(
+            f"{name}: dtype={dtypes.name(result)} holds no fractions; leave it out, and convert "
+            f"the result with .astype(nv.{dtypes.name(result)}) if that is what you want"
+        )
+    return checked_cast(name, x, dtypes.accumulation(result)), result
 
 
 def _finished(x: Array, dtype: np.dtype) -> Array:

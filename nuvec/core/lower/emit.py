@@ -22,6 +22,7 @@ from nuvec.core.ir import IR, Atom, Eqn, Var
 from nuvec.core.lower.plan import Buffer, Handover, Placement, Step
 from nuvec.core.ops.build import convert_dtype
 from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
+from nuvec.core.ops.summation import is_plain
 from nuvec.core.primitive import IDENTITY
 from nuvec.core.printer import format_value
 
@@ -298,8 +299,8 @@ class _Emitter:
         if primitive is transpose_p:
             return f"{x}.transpose({params['permutation']})"
         if primitive is sum_p:
-            dtype = eqn.inputs[0].aval.dtype
-            if dtypes.accumulation(dtype) is dtype:
+            shape, dtype = eqn.inputs[0].aval.shape, eqn.inputs[0].aval.dtype
+            if dtypes.accumulation(dtype) is dtype and is_plain(shape, dtype, params["axes"]):
                 return f"np.add.reduce({x}, {params['axes']}, {self.param('dtype', dtype)})"
         if primitive is convert_dtype and not dtypes.is_complex(eqn.inputs[0].aval.dtype):
             return f"{x}.astype({self.param('dtype', params['dtype'])})"

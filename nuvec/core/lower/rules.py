@@ -256,7 +256,7 @@ def _convert_convert(eqn: Eqn, known: Known) -> Replacement:
         return None  # what a float out of range becomes depends on the path
     if known.layout(x) is not Layout.CONTIGUOUS:
         return None
-    return Equation(convert_dtype, (x,), {"dtype": third})
+    return Equation(convert_dtype, (x,), eqn.params)
 
 
 def _convert_same(eqn: Eqn, known: Known) -> Replacement:

@@ -36,14 +36,15 @@ def promote_operands(
     (sin of integers works in float32).  Python scalars take the others' dtype."""
     arrays = [operand(x, f"operand {i} of {name}") for i, x in enumerate(operands)]
     avals = [a._node.aval for a in arrays]
-    dtype, _ = dtypes.promote(*[(a.dtype, a.weak) for a in avals])
+    dtype, weak = dtypes.promote(*[(a.dtype, a.weak) for a in avals])
     if convert is not None:
         try:
             dtype = convert(dtype)
         except DtypeError as error:
             given = ", ".join(map(str, avals))
             raise DtypeError(f"{name}({given}): {error}") from None
-    weak = all(a.weak for a in avals)
+    # A weak result of strong operands (int32[] * 1.5) comes of weak conversions of all of them.
+    weak = weak and not dtypes.is_bool(dtype)
     # A Python scalar goes straight to the common dtype: by way of float32, 0.1 would reach a
     # float64 operand with half of its digits.
     to_bool = dtypes.is_bool(dtype)
@@ -67,6 +68,13 @@ def as_operand(x: Array, dtype: np.dtype, weak: bool = False) -> Array:
     if is_literal:
         value = node.value.item()
         return literal(bool(value) if dtypes.is_bool(dtype) else value, dtype, weak)
+    return converted(x, dtype, weak)
+
+
+def converted(x: Array, dtype: np.dtype, weak: bool = False) -> Array:
+    """`x` converted to `dtype`, strong unless told otherwise."""
+    if weak:
+        return convert_dtype.bind(x, dtype=dtype, weak=True)
     return convert_dtype.bind(x, dtype=dtype)
 
 
@@ -140,7 +148,8 @@ def elementwise_rule(
         if any(a.dtype != dtype for a in avals):
             raise DtypeError(f"{name}: the primitive takes one dtype, got {avals}")
         shape = broadcast_shapes(name, *[a.shape for a in avals])
-        return aval(shape, result(dtype), all(a.weak for a in avals))
+        dtype = result(dtype)
+        return aval(shape, dtype, all(a.weak for a in avals) and not dtypes.is_bool(dtype))
 
     return shape_rule
 
@@ -288,7 +297,7 @@ def _named(
 # Conversion is here because promotion, and so every family, needs it.
 
 
-def _convert_lower(x: Any, dtype: np.dtype, out: Any = None) -> Any:
+def _convert_lower(x: Any, dtype: np.dtype, weak: bool = False, out: Any = None) -> Any:
     if dtypes.is_complex(x.dtype) and not dtypes.is_complex(dtype):
         x = x.real if not dtypes.is_bool(dtype) else x != 0
     if out is None:
@@ -300,10 +309,10 @@ def _convert_lower(x: Any, dtype: np.dtype, out: Any = None) -> Any:
 convert_dtype: Primitive = Primitive(
     "convert_dtype",
     _convert_lower,
-    lambda x, dtype: aval(x.shape, dtype),
+    lambda x, dtype, weak=False: aval(x.shape, dtype, weak),
     "elementwise",
     # d convert(x): the tangent converted; the cotangent converted back
-    jvp=lambda tangents, out, x, dtype: convert_dtype.bind(tangents[0], dtype=dtype),
-    vjp=lambda i, c, out, x, dtype: convert_dtype.bind(c, dtype=x.dtype),
+    jvp=lambda tangents, out, x, dtype, weak=False: converted(tangents[0], dtype, weak),
+    vjp=lambda i, c, out, x, dtype, weak=False: converted(c, x.dtype, x.aval.weak),
     out=True,
 )

@@ -13,7 +13,14 @@ from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import AxisError, ShapeError
 from nuvec.core.ir import Aval, aval
-from nuvec.core.ops.build import as_operand, checked_cast, normalize_axes, normalize_axis
+from nuvec.core.ops.build import (
+    as_operand,
+    checked_cast,
+    converted,
+    normalize_axes,
+    normalize_axis,
+)
+from nuvec.core.ops.summation import reduced_sum
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 
@@ -214,13 +221,6 @@ def restore_axes(c: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Arr
     return c if c.shape == kept else reshape_p.bind(c, shape=kept)
 
 
-def _sum_lower(x: Any, axes: tuple[int, ...]) -> Any:
-    dtype = x.dtype
-    accumulation = dtypes.accumulation(dtype)
-    total = np.sum(x, axis=axes, dtype=accumulation)
-    return total if accumulation is dtype else np.asarray(total).astype(dtype)
-
-
 def reduction_vmap(primitive: Callable[[], Primitive]) -> Any:
     """The batching rule of every reduction over `axes`: batch first, the axes one further."""
 
@@ -236,7 +236,7 @@ def reduction_vmap(primitive: Callable[[], Primitive]) -> Any:
 
 sum_p: Primitive = Primitive(
     "sum",
-    _sum_lower,
+    reduced_sum,
     reduced_rule,
     "reduction",
     # <c, sum(x)> = <broadcast(c), x>
@@ -284,5 +284,7 @@ def sum_dtype(dtype: np.dtype) -> np.dtype:
 def reduce_with(primitive: Primitive, x: Array, axis: Any, keepdims: bool) -> Array:
     """Bind a reduction over normalised axes; put size-1 axes back where asked for."""
     axes = normalize_axes(axis, x.ndim, primitive.name)
+    if x.aval.weak:  # a reduction's result is strong, as in JAX
+        x = converted(x, x.dtype)
     out = primitive.bind(x, axes=axes)
     return restore_axes(out, x.shape, axes) if keepdims else out

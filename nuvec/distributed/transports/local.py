@@ -122,8 +122,7 @@ class _World:
             if peer in self.left:
                 raise self.fail(PeerError(f"rank {peer} has left; rank {rank} is at {at.text}"))
             other = self.waiting.get(peer)
-            both_receive = at.meeting is None and other is not None and other.meeting is None
-            if other is not None and other.needs(rank) and not both_receive:
+            if other is not None and other.needs(rank):
                 raise self.fail(mismatch((rank, at.text), (peer, other.text)))
 
 
