@@ -196,17 +196,23 @@ from nuvec.core.ops.contraction import dot, dot_general, matmul
 # Transforms
 
 from nuvec.core.ops.differentiation import depends, stop_gradient
+from nuvec.transforms.checkpoint import checkpoint
 from nuvec.transforms.compile import compile
 from nuvec.transforms.custom import custom_vjp
+from nuvec.transforms.custom_jvp import custom_jvp
 from nuvec.transforms.grad import grad, value_and_grad, vjp
 from nuvec.transforms.ir_tools import make_ir
+from nuvec.transforms.jacobian import hessian, jacfwd, jacrev
 from nuvec.transforms.jvp import jvp
+from nuvec.transforms.linearize import linear_transpose, linearize
 from nuvec.transforms.vmap import vmap
 
 # Control flow
 
-from nuvec.transforms.cond import cond
+from nuvec.transforms.cond import cond, switch
+from nuvec.transforms.loops import associative_scan, fori_loop, map
 from nuvec.transforms.scan import scan
+from nuvec.transforms.while_loop import while_loop
 
 # The Python Array API's other names of functions above
 
@@ -258,6 +264,7 @@ __all__ = [
     "array_equal",
     "array_split",
     "asarray",
+    "associative_scan",
     "astype",
     "atleast_1d",
     "atleast_2d",
@@ -321,6 +328,7 @@ __all__ = [
     "float64",
     "floor",
     "floor_divide",
+    "fori_loop",
     "from_dlpack",
     "full",
     "full_like",
@@ -362,6 +370,7 @@ __all__ = [
     "logsumexp",
     "make_complex",
     "make_ir",
+    "map",
     "masked_product",
     "matmul",
     "matrix_transpose",
@@ -419,6 +428,7 @@ __all__ = [
     "subtract",
     "sum",
     "swapaxes",
+    "switch",
     "take",
     "take_along_axis",
     "tan",
@@ -444,8 +454,16 @@ __all__ = [
     "vmap",
     "vstack",
     "where",
+    "while_loop",
     "zeros",
     "zeros_like",
+    "checkpoint",
+    "custom_jvp",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "linear_transpose",
+    "linearize",
     "synchronize",
     "check_grads",
     "distributed",

@@ -72,10 +72,11 @@ class Trace:
     late     -- what it records runs later, so a captured array has no value in it (compile)
     effects  -- the communications recorded while it was open, in order
     captures -- outer arrays the scope uses: key -> (source, placeholder node)
+    axis     -- the mapped axis of a vmap that has a name for it, which can be a group
     """
 
     __slots__ = (
-        "by_handle", "captures", "differentiates", "effects", "forced", "late", "mode", "name",
+        "axis", "by_handle", "captures", "differentiates", "effects", "forced", "late", "mode", "name",
         "open", "random", "start", "symbolic",
     )  # fmt: skip
 
@@ -93,6 +94,7 @@ class Trace:
         self.forced: list[Node] = []
         self.captures: dict[Any, tuple[Any, Node]] = {}
         self.random: Any = None  # the scope's part of the default random stream
+        self.axis: Any = None
         self.start = sequence()
 
     def __repr__(self) -> str:

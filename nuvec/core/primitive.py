@@ -76,7 +76,8 @@ class Primitive:
     transpose  -- linear: `transpose(i, c, out, *operands, **params) -> Array`, the cotangent of
                   operand i for cotangent c.  `linear="joint"` says the operation is linear in its
                   floating operands taken together (concatenate), "each" in each of them alone
-                  (matmul); `linear_operands` names which, all by default
+                  (matmul); `linear_operands` names which, all by default.  An elementwise
+                  primitive may say so too, besides its derivatives (multiply)
     jvp, vjp   -- anything else: `jvp(tangents, out, *operands, **params) -> Array`, where a None
                   tangent is zero, and `vjp(i, c, out, *operands, **params)` as transpose.  With
                   `multiple`, `jvp` returns a list, `vjp(cs, outs, *operands, **params)` returns a
@@ -86,6 +87,10 @@ class Primitive:
     vmap       -- `vmap(size, axes, *operands, **params) -> (Array, axis)`; an operand's axis is
                   None when it is not batched; with `multiple`, a list and a list of axes.
                   An elementwise primitive may leave it out: it batches by aligning ranks
+    axis       -- of a communication: what it is when its group is the mapped axis itself
+                  (`axis_group`), `axis(size, axes, *operands, **params) -> (list of Arrays, list
+                  of axes)`, as `vmap`: rank r's operand is element r of the batch, and the result
+                  communicates no more
 
     out        -- lower accepts `out=`
     selects    -- passes exact zeros to operands not selected (where, maximum): see
@@ -112,6 +117,7 @@ class Primitive:
     jvp: Any = None
     vjp: Any = None
     vmap: Callable[..., Any] | None = None
+    axis: Callable[..., Any] | None = None
     out: bool = False
     selects: bool = False
     multiple: bool = False

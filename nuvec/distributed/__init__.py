@@ -1,7 +1,9 @@
 """Groups of ranks, the communications between them, the transports, and the launcher."""
 
+from nuvec.distributed.axis_group import AxisGroup, axis_group
 from nuvec.distributed.collectives.all_reduce import all_max, all_min, all_sum, broadcast
 from nuvec.distributed.collectives.gather_scatter import all_gather, all_to_all, sum_scatter
+from nuvec.distributed.collectives.permute import permute
 from nuvec.distributed.collectives.point_to_point import recv, recv_like, send
 from nuvec.distributed.collectives.replicated import sum_gradients, sum_partials
 from nuvec.distributed.communicator import Communicator
@@ -17,6 +19,7 @@ from nuvec.distributed.group import (
 )
 
 __all__ = [
+    "AxisGroup",
     "Communicator",
     "Group",
     "all_gather",
@@ -24,11 +27,13 @@ __all__ = [
     "all_min",
     "all_sum",
     "all_to_all",
+    "axis_group",
     "barrier",
     "broadcast",
     "default_group",
     "init",
     "is_available",
+    "permute",
     "recv",
     "recv_like",
     "run_local",

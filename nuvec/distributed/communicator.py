@@ -33,6 +33,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nuvec.core.errors import MismatchError
+
 __all__ = ["Buffer", "Communicator", "ReduceOp", "Spec"]
 
 Buffer = NDArray[Any]
@@ -103,6 +105,42 @@ class Communicator(ABC):
     @abstractmethod
     def recv(self, specs: Sequence[Spec], src: int) -> list[Buffer]:
         """Receive the next message of rank `src`, whose arrays must be as `specs` says."""
+
+    def permute(
+        self, arrays: Sequence[Buffer], perm: Sequence[tuple[int, int]]
+    ) -> list[Buffer]:
+        """The arrays of the rank that `perm`, (source, destination) pairs, sends here; zeros where
+        it sends nothing.
+
+        A collective: every rank calls it, with the same `perm` in the same order, in which no
+        source and no destination is there twice.  Raises `MismatchError` when they differ.
+        """
+        table = np.array(perm, np.int64).reshape(-1)
+        padded = np.full(2 * self.size, -1, np.int64)
+        padded[: table.size] = table
+        # A message to who does not expect it would be found out much later: agree first.
+        given = self.all_gather([padded])[0].reshape(self.size, -1)
+        for rank, other in enumerate(given):
+            if not np.array_equal(other, given[0]):
+                pairs = [
+                    [tuple(p) for p in row.reshape(-1, 2).tolist() if p[0] >= 0]
+                    for row in (given[0], other)
+                ]
+                error = MismatchError(
+                    f"rank 0 is at permute {pairs[0]}, rank {rank} at permute {pairs[1]}; every "
+                    "rank must give the same pairs in the same order"
+                )
+                self.abort(str(error))
+                raise error
+        for source, destination in perm:
+            if source == self.rank and destination != self.rank:
+                self.send(arrays, destination)
+        for source, destination in perm:
+            if destination == self.rank:
+                if source == self.rank:
+                    return [np.array(a) for a in arrays]
+                return self.recv([(a.shape, a.dtype) for a in arrays], source)
+        return [np.zeros_like(a) for a in arrays]
 
     @abstractmethod
     def barrier(self) -> None:

@@ -232,7 +232,9 @@ def synchronize(group: Group | None = None) -> None:
     >>> import nuvec as nv
     >>> nv.distributed.synchronize()
     """
-    flush((default_group() if group is None else group).queue)
+    queue = (default_group() if group is None else group).queue
+    if queue is not None:  # the elements of a mapped axis send nothing
+        flush(queue)
 
 
 def run_local(fn: Callable[[Group], T], size: int) -> list[T]:

@@ -26,8 +26,10 @@ from nuvec.testing.compare import (
     same_bits,
 )  # fmt: skip
 from nuvec.testing.derivatives import STEP
+from nuvec.testing.order import backward_calls, expected_order, forward_calls, operation
 from nuvec.transforms.compile import compile
 from nuvec.transforms.grad import vjp
+from nuvec.transforms.ir_tools import make_ir
 from nuvec.transforms.jvp import jvp
 from nuvec.transforms.vmap import vmap
 
@@ -71,7 +73,7 @@ def check_collective(
     and for the derivative itself (`order=2`: both modes over both modes).  Forward mode is compared
     with finite differences, Hessian-vector products are symmetric, vmap equals a loop for every
     batch axis, also of and under the derivative, compile equals the interpreter bit for bit, and
-    the recorded forward communicates what the plain function does.
+    every transform communicates what it should, each once and in order (see testing/order.py).
 
     Raises AssertionError with the program, the two values and the largest difference; an error
     raised by a rank (a mismatch, a hang that timed out) is its cause.
@@ -272,27 +274,55 @@ class _Check:
                             uHv=float(one[0]), vHu=float(other[0]))  # fmt: skip
 
     def communications(self) -> None:
-        """What vjp and jvp record as the forward is the forward: nothing twice, nothing less."""
-        what = "communications of the recorded forward"
+        """What each transform communicates, and in which order: the recorded forward is the
+        forward, tangents follow in the same order, cotangents in the reverse order; batches and
+        compiled programs do what the program does."""
+        what = "communications"
 
         def program(group: Group) -> Any:
             group, calls = recorded(group)
             f, x = self.function(group, _Role())
-            logs = []
-            for transformed in (
-                lambda: f(*x), lambda: vjp(f, *x)[0], lambda: jvp(f, tuple(x), tuple(x))[0],
-            ):  # fmt: skip
-                calls.clear()
-                evaluate(transformed())
-                synchronize(group)
-                logs.append(list(calls))
-            return logs[0], logs[1:]
+            known = expected_order(make_ir(f)(*x))
+            compiled, curved = compile(f), compile(lambda *x: vjp(f, *x)[1](list(f(*x))))
+            compiled(*x), curved(*x)
+            out, pull = vjp(f, *x)
+            evaluate(out)
 
-        for rank, (plain, logs) in enumerate(self.run(what, program)):
-            # In forward mode the tangents' communications come after.
-            if logs[0] != plain or logs[1][: len(plain)] != plain:
-                raise self.fail(f"{what} on rank {rank}", "the jvp and vjp rules",
-                                plain=plain, vjp=logs[0], jvp=logs[1])  # fmt: skip
+            def log(run: Callable[[], Any]) -> list[str]:
+                synchronize(group)
+                calls.clear()
+                evaluate(run())
+                synchronize(group)
+                return list(calls)
+
+            plain = log(lambda: f(*x))
+            logs = {
+                "vjp": (log(lambda: vjp(f, *x)[0]), plain),
+                "compile": (log(lambda: compiled(*x)), plain),
+                "compiled vjp": (
+                    log(lambda: curved(*x)), log(lambda: vjp(f, *x)[1](list(f(*x)))),
+                ),
+            }  # fmt: skip
+            forward = log(lambda: jvp(f, tuple(x), tuple(x)))
+            logs["jvp"] = (forward[: len(plain)], plain)  # the tangents' communications come after
+            if known:
+                tangents = [operation(c) for c in forward[len(plain) :]]
+                logs["tangents"] = (tangents, forward_calls(plain))
+                backward = [operation(c) for c in log(lambda: pull(out))]
+                logs["cotangents"] = (backward, backward_calls(plain))
+                stacked = _stacked([x] * BATCH, (0,) * len(x))
+                batched = log(lambda: vmap(f)(*stacked))
+                logs["vmap"] = ([operation(c) for c in batched], [operation(c) for c in plain])
+            return logs
+
+        for rank, logs in enumerate(self.run(what, program)):
+            for name, (found, expected) in logs.items():
+                if found != expected:
+                    raise self.fail(
+                        f"{what} of {name} on rank {rank}",
+                        "the rules of the communications, and the order they are bound in",
+                        **{name: found, "expected": expected},
+                    )
 
     def batching(self, role: _Role, order: int) -> None:
         axes = max((x.ndim for x in self._leaves() if dtypes.is_inexact(x.dtype)), default=0) + 1

@@ -60,8 +60,15 @@ class RecordingCommunicator(Communicator):
         self.inner.send(arrays, dst)
 
     def recv(self, specs: Sequence[Spec], src: int) -> list[Buffer]:
-        self.calls.append(f"recv from {src}")
+        listed = [f"{dtype}[{','.join(map(str, shape))}]" for shape, dtype in specs]
+        self.calls.append(" ".join([f"recv from {src}", *listed]))
         return self.inner.recv(specs, src)
+
+    def permute(
+        self, arrays: Sequence[Buffer], perm: Sequence[tuple[int, int]]
+    ) -> list[Buffer]:
+        self._note(f"permute {list(perm)}", arrays)
+        return self.inner.permute(arrays, perm)
 
     def barrier(self) -> None:
         self.calls.append("barrier")

@@ -164,16 +164,19 @@ def _pull_again(node: Node, operands: list[Array], cs: list[Any]) -> list[Array 
 
 
 class Recording:
-    """A function's recording under a reverse-mode trace: outputs, and the graph to walk back."""
+    """A function's recording under a differentiating trace: outputs, and the graph to walk."""
 
-    def __init__(self, f: Callable[..., Any], name: str, has_aux: bool) -> None:
+    def __init__(
+        self, f: Callable[..., Any], name: str, has_aux: bool, mode: str = "vjp"
+    ) -> None:
         self.f = f
         self.name = name
         self.has_aux = has_aux
+        self.mode = mode
 
     def run(self, arguments: Callable[[Trace], tuple[tuple[Any, ...], dict[str, Any]]],
             inputs: list[Array]) -> None:  # fmt: skip
-        with open_trace("vjp", self.name) as trace:
+        with open_trace(self.mode, self.name) as trace:
             args, kwargs = arguments(trace)
             self.inputs = [a._node for a in inputs]  # now: `x[i] = v` in f points x elsewhere
             result, self.aux = split_aux(self.f(*args, **kwargs), self.has_aux)

@@ -1,7 +1,9 @@
-"""What cond and scan share: tracing Python bodies into IRs with common captures."""
+"""What control flow shares: tracing Python bodies into IRs with common captures."""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, ShapeError, TreeError
 from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
-from nuvec.core.ir import IR, Aval, Var, aval
+from nuvec.core.ir import IR, Atom, Aval, Literal, Var, aval
 from nuvec.core.node import Trace
 from nuvec.core.ops.build import converted
 from nuvec.core.recording import replay, trace_ir
@@ -39,6 +41,68 @@ class Body:
     @property
     def out_avals(self) -> tuple[Aval, ...]:
         return self.ir.out_avals
+
+
+# A body is traced at every call, for it is a Python function and may read anything.  What costs
+# more than tracing (splitting, batching, lowering) is kept with its IR, so equal IRs are made one.
+_interned: OrderedDict[Any, IR] = OrderedDict()
+_interning = threading.Lock()
+_INTERNED = 256  # IRs; the least recently used goes first
+_CONSTANTS = 1 << 16  # bytes of array constants up to which IRs are compared
+
+
+def interned(ir: IR) -> IR:
+    """An earlier IR that is the same program, written on the same lines, or `ir` itself."""
+    if ir.effect or sum(value.nbytes for _, value in ir.constants) > _CONSTANTS:
+        return ir
+    try:
+        key = _program_key(ir)
+        with _interning:
+            found = _interned.get(key)
+            if found is None:
+                _interned[key] = found = ir
+                if len(_interned) > _INTERNED:
+                    _interned.popitem(last=False)
+            else:
+                _interned.move_to_end(key)
+    except TypeError:  # a parameter that does not hash
+        return ir
+    return found
+
+
+def _program_key(ir: IR) -> Any:
+    """Equal for IRs that differ in nothing but which variables they use.  (An IR as a parameter
+    is equal to itself alone: inner bodies are interned first.)"""
+    numbers: dict[Any, int] = {}
+
+    def define(v: Var) -> Aval:
+        numbers[v] = len(numbers)
+        return v.aval
+
+    def read(atom: Atom) -> Any:
+        if type(atom) is Literal:
+            return atom.aval, atom.value.tobytes()
+        return numbers[atom]
+
+    inputs = tuple([(define(v), v.hint) for v in ir.inputs])
+    constants = tuple([
+        (define(v), value.tobytes(), value.strides) for v, value in ir.constants
+    ])  # fmt: skip
+    eqns = []
+    for e in ir.eqns:
+        operands = tuple([read(a) for a in e.inputs])
+        params = tuple([(k, _typed(v)) for k, v in e.params.items()])
+        outs = tuple([define(v) for v in e.outputs])
+        eqns.append((e.primitive, operands, params, outs, e.source))
+    return inputs, constants, tuple(eqns), tuple([read(a) for a in ir.outputs])
+
+
+def _typed(value: Any) -> Any:
+    """A key of a parameter under which 1, 1.0 and True differ, and 0.0 and -0.0."""
+    if type(value) is tuple:
+        return tuple([_typed(v) for v in value])
+    hash(value)
+    return type(value), repr(value) if isinstance(value, float | complex) else value
 
 
 def share_captures(bodies: Sequence[Body]) -> tuple[list[IR], list[Any]]:

@@ -17,7 +17,7 @@ from nuvec.core.ir import IR, Aval, or_token, results_of
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace
 from nuvec.core.primitive import Primitive, detach
-from nuvec.transforms.derive import split_ir
+from nuvec.transforms.derive import lean_split, split_ir
 from nuvec.transforms.vmap import batched_ir
 
 
@@ -48,8 +48,9 @@ def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> A
     split = split_ir(ir, trace.mode, active)
     detached = [detach(a, trace) for a in operands]
     count = len(ir.outputs)
-    found = call_p.bind(*detached, ir=split.forward, name=name)
-    outs, residuals = found[:count], found[count : count + split.residuals]
+    lean = lean_split(ir, split, ("lean", trace.mode, active))
+    found = call_p.bind(*detached, ir=lean.forward, name=name)
+    outs, residuals = found[:count], lean.residuals(found[count:], detached)
     avals = ir.in_avals if trace.mode == "jvp" else ir.out_avals
 
     def linear(moving: Sequence[Array | None]) -> list[Array | None]:

@@ -1,4 +1,4 @@
-"""custom_vjp: a function with a reverse-mode rule of its own.
+"""custom_vjp: a function with a reverse-mode rule of its own; what it shares with custom_jvp.
 
 Who owns the rule is decided by the innermost open trace when the function is called.  A
 differentiating trace gets the forward recorded at once and a mark that calls the backward in its
@@ -33,29 +33,15 @@ class _Traced(threading.local):
         self.building: list[Building] = []
 
 
-class custom_vjp:
-    """A function whose reverse-mode derivative is given by `defvjp(fwd, bwd)`.
+class CustomFunction:
+    """What custom_vjp and custom_jvp share: a function, whose calls the innermost open trace
+    records in its own way."""
 
-    `fwd(*args) -> (out, residuals)`; `bwd(*nondiff, residuals, cotangent) -> tuple` with one
-    cotangent (or None) for each differentiable argument.  Arguments may be any trees; those at
-    `nondiff_argnums` are passed to `bwd` first and need not be arrays.  `defjvp(rule)` adds a
-    forward-mode rule, `rule(primals, tangents) -> (out, tangent_out)`; without it, forward mode
-    differentiates the function itself.
+    kind = "custom function"
 
-    >>> import nuvec as nv
-    >>> @nv.custom_vjp
-    ... def clipped(x):
-    ...     return x
-    >>> clipped.defvjp(lambda x: (x, None), lambda _, c: (nv.clip(c, -1, 1),))
-    >>> nv.grad(lambda x: 5 * clipped(x))(2.0)
-    array(1., dtype=float32)
-    """
-
-    def __init__(
-        self, fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = ()
-    ) -> None:
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = ()) -> None:
         if not callable(fun):
-            raise TypeError(f"custom_vjp takes a function, got {type(fun).__name__}")
+            raise TypeError(f"{self.kind} takes a function, got {type(fun).__name__}")
         functools.update_wrapper(self, fun)
         self.fun = fun
         self.nondiff = (
@@ -66,6 +52,58 @@ class custom_vjp:
         self.jvp: Callable[..., Any] | None = None
         self._traced = _Traced()
 
+    def __repr__(self) -> str:
+        return f"<{self.kind} {name_of(self.fun)}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    @filtered
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_defined()
+        args, kwargs, _ = bind_arguments(self.fun, args, kwargs)
+        if kwargs:
+            raise TypeError(
+                f"{self.kind} {name_of(self.fun)}: keyword-only arguments {sorted(kwargs)} cannot "
+                "be passed to its rules; make them positional"
+            )
+        call = Call(self, args)
+        if not context.traces:
+            return self.fun(*call.arguments([local_handle(a) for a in call.arrays]))
+        innermost = context.traces[-1]
+        if innermost.symbolic:
+            outs = record_rule(call, self._traced.building)
+            return tree.unflatten(call.out_structure, outs)
+        return self._native(call, innermost)
+
+    def _check_defined(self) -> None:
+        """Raise when there is no rule yet."""
+
+    def _native(self, call: Call, trace: Trace) -> Any:
+        """Record a call under a differentiating trace."""
+        raise NotImplementedError
+
+
+class custom_vjp(CustomFunction):
+    """A function whose reverse-mode derivative is given by `defvjp(fwd, bwd)`.
+
+    `fwd(*args) -> (out, residuals)`; `bwd(*nondiff, residuals, cotangent) -> tuple` with one
+    cotangent (or None) for each differentiable argument.  Arguments may be any trees; those at
+    `nondiff_argnums` are passed to `bwd` first and need not be arrays.  `defjvp(rule)` adds a
+    forward-mode rule, `rule(*nondiff, primals, tangents) -> (out, tangent_out)`; without it,
+    forward mode differentiates the function itself.
+
+    >>> import nuvec as nv
+    >>> @nv.custom_vjp
+    ... def clipped(x):
+    ...     return x
+    >>> clipped.defvjp(lambda x: (x, None), lambda _, c: (nv.clip(c, -1, 1),))
+    >>> nv.grad(lambda x: 5 * clipped(x))(2.0)
+    array(1., dtype=float32)
+    """
+
+    kind = "custom_vjp"
+
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Give the forward (which returns residuals too) and the backward."""
         self.fwd, self.bwd = fwd, bwd
@@ -75,52 +113,34 @@ class custom_vjp:
         self.jvp = jvp
         return jvp
 
-    def __repr__(self) -> str:
-        return f"<custom_vjp {name_of(self.fun)}>"
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
-
-    @filtered
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _check_defined(self) -> None:
         if self.fwd is None or self.bwd is None:
             raise NuvecError(
                 f"custom_vjp {name_of(self.fun)} has no rule yet: call "
                 f"{name_of(self.fun)}.defvjp(fwd, bwd) before using it"
             )
-        args, kwargs, _ = bind_arguments(self.fun, args, kwargs)
-        if kwargs:
-            raise TypeError(
-                f"custom_vjp {name_of(self.fun)}: keyword-only arguments {sorted(kwargs)} cannot "
-                "be passed to fwd and bwd; make them positional"
-            )
-        call = Call(self, args)
-        if not context.traces:
-            return self.fun(*call.arguments([local_handle(a) for a in call.arrays]))
-        innermost = context.traces[-1]
-        if innermost.symbolic:
-            outs = record_rule(call, self._traced.building)
-            return tree.unflatten(call.out_structure, outs)
-        return _record_native(call, innermost)
+
+    def _native(self, call: Call, trace: Trace) -> Any:
+        return _record_native(call, trace)
 
 
 class Call:
     """One call's arguments, taken apart: the differentiable ones are a tree of arrays."""
 
-    def __init__(self, rule: custom_vjp, args: tuple[Any, ...]) -> None:
+    def __init__(self, rule: CustomFunction, args: tuple[Any, ...]) -> None:
         self.rule = rule
         self.name = name_of(rule.fun)
         count = len(args)
         for n in rule.nondiff:
             if not -count <= n < count:
-                raise TypeError(f"custom_vjp {self.name}: nondiff_argnums={n} of {count} arguments")
+                raise TypeError(f"{self.rule.kind} {self.name}: nondiff_argnums={n} of {count} arguments")
         fixed = {n % count for n in rule.nondiff}
         self.fixed = {i: args[i] for i in sorted(fixed)}
         self.positions = [i for i in range(count) if i not in fixed]
         moving = tuple(args[i] for i in self.positions)
         paths, self.structure = tree.flatten_with_path(moving)
         self.arrays = [
-            operand(leaf, f"custom_vjp {self.name}: argument{tree.keystr(p)}") for p, leaf in paths
+            operand(leaf, f"{self.rule.kind} {self.name}: argument{tree.keystr(p)}") for p, leaf in paths
         ]
         self.avals = [a.aval for a in self.arrays]
         self.out_structure: Any = None
@@ -138,7 +158,7 @@ class Call:
         leaves, structure = tree.flatten(result)
         if self.out_structure is not None and structure != self.out_structure:
             raise TreeError(
-                f"custom_vjp {self.name}: {what} returns {structure}, and the function "
+                f"{self.rule.kind} {self.name}: {what} returns {structure}, and the function "
                 f"{self.out_structure}; fwd must return (the function's output, residuals)"
             )
         self.out_structure = structure
@@ -150,7 +170,7 @@ class Call:
         result = self.rule.fwd(*self.arguments(arrays))
         if not isinstance(result, tuple) or len(result) != 2:
             raise TreeError(
-                f"custom_vjp {self.name}: fwd must return a pair (output, residuals), and it "
+                f"{self.rule.kind} {self.name}: fwd must return a pair (output, residuals), and it "
                 f"returned {type(result).__name__}"
             )
         outs = self._flat(result[0], "fwd")
@@ -167,7 +187,7 @@ class Call:
         )
         if not isinstance(result, tuple | list) or len(result) != len(self.positions):
             raise TreeError(
-                f"custom_vjp {self.name}: bwd must return a tuple with a cotangent for each of the "
+                f"{self.rule.kind} {self.name}: bwd must return a tuple with a cotangent for each of the "
                 f"{len(self.positions)} differentiable arguments; it returned "
                 + (f"{len(result)}" if isinstance(result, tuple | list) else type(result).__name__)
             )
@@ -180,23 +200,26 @@ class Call:
         """Outputs and tangents by the forward-mode rule, flat, from primals and tangents."""
         assert self.rule.jvp is not None
         count = len(self.avals)
-        primals, tangents = arrays[:count], arrays[count:]
-        result = self.rule.jvp(tuple(self.arguments(primals)), tuple(self.arguments(tangents)))
+        primals = tree.unflatten(self.structure, list(arrays[:count]))
+        tangents = tree.unflatten(self.structure, list(arrays[count:]))
+        result = self.rule.jvp(*self.fixed.values(), primals, tangents)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise TreeError(f"custom_vjp {self.name}: the jvp rule must return (out, tangent_out)")
+            raise TreeError(f"{self.rule.kind} {self.name}: the jvp rule must return (out, tangent_out)")
         outs = self._flat(result[0], "the jvp rule")
         moved = tree.leaves(result[1], is_leaf=lambda t: t is None)
         if len(moved) != len(outs):
             raise TreeError(
-                f"custom_vjp {self.name}: the jvp rule's tangent is {tree.structure(result[1])}, "
+                f"{self.rule.kind} {self.name}: the jvp rule's tangent is {tree.structure(result[1])}, "
                 f"and the output {self.out_structure}"
             )
         found = []
         for t, out in zip(moved, outs, strict=True):
             array = zeros_of(out.aval) if t is None else operand(t, f"a tangent of {self.name}")
+            if array.dtype != out.dtype and array.aval.weak:
+                array = array.astype(out.dtype)
             if (array.shape, array.dtype) != (out.shape, out.dtype):
                 raise ShapeError(
-                    f"custom_vjp {self.name}: the jvp rule's tangent is {array.aval}, and the "
+                    f"{self.rule.kind} {self.name}: the jvp rule's tangent is {array.aval}, and the "
                     f"output {out.aval}"
                 )
             found.append(array)
@@ -208,7 +231,7 @@ class Call:
         if c is None:
             return [None] * structure.num_leaves
         leaves = tree.leaves(c, is_leaf=lambda x: x is None)
-        where = f"custom_vjp {self.name}: bwd's cotangent for argument {self.positions[i]}"
+        where = f"{self.rule.kind} {self.name}: bwd's cotangent for argument {self.positions[i]}"
         if len(leaves) != len(avals):
             raise TreeError(f"{where} is {tree.structure(c)}, and the argument {structure}")
         found: list[Array | None] = []

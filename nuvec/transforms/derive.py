@@ -13,7 +13,7 @@ from typing import Any
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array
-from nuvec.core.ir import IR
+from nuvec.core.ir import IR, Var
 from nuvec.core.node import Node, Trace, open_trace, traces_set
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.differentiation import zeros_of
@@ -38,6 +38,17 @@ class Split:
     results: tuple[bool, ...]
     moving: tuple[bool, ...]
 
+    def lean(self, count: int) -> Lean:
+        """The forward without the residuals that are its own inputs: whoever runs it has them."""
+        places = {v: i for i, v in enumerate(self.forward.inputs)}
+        outputs = self.forward.outputs
+        from_input = tuple(
+            [places.get(a) if isinstance(a, Var) else None for a in outputs[count:]]
+        )
+        computed = [a for a, i in zip(outputs[count:], from_input, strict=True) if i is None]
+        f = self.forward
+        return Lean(IR(f.inputs, f.constants, f.eqns, (*outputs[:count], *computed)), from_input)
+
     @property
     def residuals(self) -> int:
         return len(self.linear.inputs) - sum(self.moving)
@@ -54,6 +65,25 @@ class Split:
         """The linear IR's outputs at their places, None for zeros."""
         rest = iter(results)
         return [next(rest) if wanted else None for wanted in self.results]
+
+
+@dataclass(frozen=True)
+class Lean:
+    """A forward IR, and which inputs its residuals are (None: the next of its further outputs)."""
+
+    forward: IR
+    from_input: tuple[int | None, ...]
+
+    def residuals(self, found: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
+        """All residuals, from those that were computed and the operands."""
+        computed = iter(found)
+        return [next(computed) if i is None else operands[i] for i in self.from_input]
+
+
+def lean_split(ir: IR, split: Split, key: Any) -> Lean:
+    """`split.lean`, kept on the IR."""
+    found = ir.derived.get(key)
+    return ir.remember(key, split.lean(len(ir.outputs))) if found is None else found
 
 
 def split_ir(ir: IR, mode: str, active: tuple[bool, ...]) -> Split:

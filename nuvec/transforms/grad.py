@@ -196,6 +196,13 @@ def grad(
     return wrapped
 
 
+def positions_of(argnums: Argnums, args: tuple[Any, ...], f: Any) -> tuple[list[int], bool]:
+    """(the positions argnums names, whether it is a single integer)."""
+    single = isinstance(argnums, int)
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    return [_position(n, args, f) for n in numbers], single
+
+
 def _position(n: int, args: tuple[Any, ...], f: Any) -> int:
     if not isinstance(n, int) or not -len(args) <= n < len(args):
         raise TypeError(

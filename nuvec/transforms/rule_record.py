@@ -23,8 +23,12 @@ from nuvec.core.node import Node, Trace, context, traces_set
 from nuvec.core.ops.batching import batch_first
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.shape import move_axis, sum_p
-from nuvec.core.primitive import Primitive, detach
+from nuvec.core.primitive import Primitive, detach, identity_input
 from nuvec.core.recording import replay, trace_ir
+from nuvec.transforms.backward import Recording
+from nuvec.transforms.bodies import marked
+from nuvec.transforms.jvp import forward_walk
+from nuvec.transforms.axis import walked_axis
 from nuvec.transforms.vmap import batched_ir, run_batched
 
 
@@ -37,7 +41,8 @@ class Rule:
     backward -- residuals, cotangents of the outputs -> cotangents of the arguments in `wanted`
     jvp      -- arguments, tangents -> outputs, tangents; None where there is no such rule
 
-    A forward that calls the function itself refers to the rule it is part of.
+    A custom_jvp has no forward and backward: its jvp serves both modes.  A forward (or jvp) that
+    calls the function itself refers to the rule it is part of.
     """
 
     name: str
@@ -48,8 +53,8 @@ class Rule:
     effect: bool = False  # whether any of the IRs communicates
     queue: Any = None
     fun: IR = field(default=None, repr=False)  # type: ignore[assignment]
-    forward: IR = field(default=None, repr=False)  # type: ignore[assignment]
-    backward: IR = field(default=None, repr=False)  # type: ignore[assignment]
+    forward: IR | None = field(default=None, repr=False)
+    backward: IR | None = field(default=None, repr=False)
     jvp: IR | None = field(default=None, repr=False)
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -138,17 +143,15 @@ def _trace_rule(call: Any, building: Building) -> tuple[Rule, list[Any]]:
         wanted.extend(c is not None for c in results)
         return [c for c in results if c is not None]
 
-    fun = trace(call.fun, call.avals, "custom_vjp")
-    fwd = trace(forward, call.avals, "the forward")
-    outs, residuals = fwd.out_avals[: split[0]], fwd.out_avals[split[0] :]
-    for i, (a, b) in enumerate(zip(fun.out_avals, outs, strict=True)):
-        if (a.shape, a.dtype) != (b.shape, b.dtype):
-            raise NuvecError(
-                f"custom_vjp {call.name}: output {i} of the function is {a}, and of fwd {b}"
-            )
-    trace(backward, (*residuals, *outs), "the backward")
+    fun = trace(call.fun, call.avals, call.rule.kind)
+    if call.rule.fwd is not None:
+        fwd = trace(forward, call.avals, "the forward")
+        outs, residuals = fwd.out_avals[: split[0]], fwd.out_avals[split[0] :]
+        _check_outputs(call, "fwd", fun.out_avals, outs)
+        trace(backward, (*residuals, *outs), "the backward")
     if call.rule.jvp is not None:
-        trace(call.jvp, (*call.avals, *call.avals), "the jvp rule")
+        ir = trace(call.jvp, (*call.avals, *call.avals), "the jvp rule")
+        _check_outputs(call, "the jvp rule", fun.out_avals, ir.out_avals[: len(fun.outputs)])
     order = list(sources)
     if building.rule is None:
         rule = Rule(call.name, len(call.avals), len(order))
@@ -157,11 +160,54 @@ def _trace_rule(call: Any, building: Building) -> tuple[Rule, list[Any]]:
         if len(order) != rule.captures:
             raise NuvecError(f"custom_vjp {call.name}: fwd closes over other arrays each time")
     irs = [_conform(ir, captured, sources) for ir, captured in traced]
-    rule.fun, rule.forward, rule.backward = irs[:3]
-    rule.jvp = irs[3] if len(irs) > 3 else None
+    rule.fun = irs[0]
+    if call.rule.fwd is not None:
+        rule.forward, rule.backward = irs[1:3]
+    if call.rule.jvp is not None:
+        rule.jvp = irs[-1]
     rule.outs, rule.wanted = fun.out_avals, tuple(wanted)
     rule.note_effects()
     return rule, list(sources.values())
+
+
+def _check_outputs(
+    call: Any, what: str, expected: Sequence[Aval], found: Sequence[Aval]
+) -> None:
+    for i, (a, b) in enumerate(zip(expected, found, strict=True)):
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            raise NuvecError(
+                f"{call.rule.kind} {call.name}: output {i} of the function is {a}, and of {what} "
+                f"{b}; they must be the same"
+            )
+
+
+def split_rule(
+    mode: str, name: str, rule: Callable[[Sequence[Array]], list[Array]], avals: Sequence[Aval]
+) -> tuple[list[Array], Callable[[Sequence[Array | None]], list[Array | None]]]:
+    """Run a forward-mode rule once, on tangents that are inputs of a trace of its own: (outputs,
+    the linear part), which the trace's walk gives in either mode."""
+    inputs: list[Array] = []
+
+    def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        inputs.extend([identity_input(trace, zeros_of(a)) for a in avals])
+        return tuple(inputs), {}
+
+    recording = Recording(lambda *tangents: rule(tangents), f"the rule of {name}", False, mode)
+    recording.run(arguments, inputs)
+    count = len(recording.nodes) // 2
+    moved = recording.nodes[count:]
+
+    def pull(cs: Sequence[Array | None]) -> list[Array | None]:
+        return list(recording.pull([*[None] * count, *cs]))
+
+    def push(tangents: Sequence[Array | None]) -> list[Array | None]:
+        moving = {
+            n: t for n, t in zip(recording.inputs, tangents, strict=True) if t is not None
+        }
+        forward_walk(recording.trace, recording.steps, moving)
+        return [moving.get(n) for n in moved]
+
+    return [Array(n) for n in recording.nodes[:count]], push if mode == "jvp" else pull
 
 
 def _key(source: Any) -> int:
@@ -196,40 +242,48 @@ def _batched(
 ) -> tuple[Rule, tuple[bool, ...]]:
     """The rule of the mapped function: every IR batched; a cotangent of an argument that is not
     mapped is summed over the batch."""
-    key = (size, axes)
+    mapped = walked_axis() if rule.effect else None
+    key = (size, axes, mapped)
     found = rule.derived.get(key)
     if found is not None:
         return found
     arguments, captures = axes[: rule.count], axes[rule.count :]
     fun, which = batched_ir(rule.fun, size, axes)
     n = len(which)
-    batched = Rule(rule.name, rule.count, rule.captures, fun.out_avals, rule.wanted, rule.effect,
-                   rule.queue, fun)  # fmt: skip
+    batched = Rule(
+        rule.name, rule.count, rule.captures, fun.out_avals, rule.wanted, rule.effect, rule.queue,
+        fun,
+    )  # fmt: skip
     rule.derived[key] = (batched, which)  # before the forward, which may refer to it
-    forced = (*which, *(True,) * (len(rule.forward.outputs) - n))
-    batched.forward, res = batched_ir(rule.forward, size, axes, forced)
-    if res != forced:
-        raise NuvecError(
-            f"custom_vjp {rule.name}: under vmap, fwd's outputs differ between mapped elements "
-            "where the function's do not"
-        )
-    in_axes = (*(0,) * (len(res) - n), *(0 if b else None for b in which), *captures)
-    batched.backward = _batched_backward(rule, size, in_axes, arguments)
+    if rule.forward is not None:
+        forced = (*which, *(True,) * (len(rule.forward.outputs) - n))
+        batched.forward, res = batched_ir(rule.forward, size, axes, forced)
+        if res != forced:
+            raise NuvecError(
+                f"custom_vjp {rule.name}: under vmap, fwd's outputs differ between mapped elements "
+                "where the function's do not"
+            )
+        in_axes = (*(0,) * (len(res) - n), *(0 if b else None for b in which), *captures)
+        batched.backward = _batched_backward(rule, size, in_axes, arguments)
     if rule.jvp is not None:
         twice = (*arguments, *arguments, *captures)
         batched.jvp, _ = batched_ir(rule.jvp, size, twice, (*which, *which))
+    if mapped is not None:
+        batched.note_effects()  # over the mapped axis itself they are communications no more
     return batched, which
 
 
 def _batched_backward(
     rule: Rule, size: int, in_axes: tuple[int | None, ...], arguments: tuple[int | None, ...]
 ) -> IR:
+    backward = rule.backward
+    assert backward is not None
     targets = [axis for axis, w in zip(arguments, rule.wanted, strict=True) if w]
     avals = [
         v.aval
         if axis is None
         else aval((*v.aval.shape[:axis], size, *v.aval.shape[axis:]), v.aval.dtype)
-        for v, axis in zip(rule.backward.inputs, in_axes, strict=True)
+        for v, axis in zip(backward.inputs, in_axes, strict=True)
     ]
 
     def function(*arrays: Array) -> list[Array]:
@@ -238,7 +292,9 @@ def _batched_backward(
             for a, axis in zip(arrays, in_axes, strict=True)
         ]
         axes = [None if axis is None else 0 for axis in in_axes]
-        pairs = run_batched(lambda *xs: replay(rule.backward, xs), moved, axes, size, "vmap")
+        pairs = run_batched(
+            lambda *xs: replay(backward, xs), moved, axes, size, "vmap", mapped=walked_axis()
+        )
         results = []
         for (c, axis), target in zip(pairs, targets, strict=True):
             if target is None:
@@ -258,14 +314,17 @@ def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> A
     arguments, captures = operands[: rule.count], operands[rule.count :]
     detached = [detach(a, trace) for a in arguments]
     nothing = [None] * rule.captures
+    if rule.forward is None or rule.backward is None:
+        return _split_jvp(trace, operands, params)
+    forward, backward = rule.forward, rule.backward
     if trace.mode == "vjp":
         # Captures keep the mark: what is closed over has its own derivative through the forward.
-        found = replay(rule.forward, [*detached, *captures])
+        found = replay(forward, [*detached, *captures])
         outs, residuals = found[: len(rule.outs)], found[len(rule.outs) :]
 
         def pull(cs: Sequence[Array | None]) -> list[Array | None]:
             filled = [zeros_of(a) if c is None else c for c, a in zip(cs, rule.outs, strict=True)]
-            results = iter(replay(rule.backward, [*residuals, *filled, *captures]))
+            results = iter(replay(backward, [*residuals, *filled, *captures]))
             return [*(next(results) if w else None for w in rule.wanted), *nothing]
 
         return outs, pull
@@ -285,6 +344,30 @@ def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> A
         return list(replay(jvp, [*detached, *filled, *captures])[len(rule.outs) :])
 
     return outs, push
+
+
+def _split_jvp(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> Any:
+    """A custom_jvp: its rule, run once, in either mode."""
+    rule: Rule = params["rule"]
+    arguments, captures = operands[: rule.count], operands[rule.count :]
+    jvp = rule.jvp
+    assert jvp is not None
+    if not any(marked(a, trace) for a in arguments):
+        return custom_rule_p.bind(*operands, **params), None  # an outer trace may own the rule
+    detached = [detach(a, trace) for a in arguments]
+    outs, linear = split_rule(
+        trace.mode,
+        rule.name,
+        lambda tangents: replay(jvp, [*detached, *tangents, *captures]),
+        [a.aval for a in arguments],
+    )
+
+    def of_operands(moving: Sequence[Array | None]) -> list[Array | None]:
+        if trace.mode == "jvp":
+            return linear(moving[: rule.count])
+        return [*linear(moving), *[None] * rule.captures]
+
+    return outs, of_operands
 
 
 def refuse_reverse_over(name: str, arguments: Sequence[Array], outer: tuple[Trace, ...]) -> None:

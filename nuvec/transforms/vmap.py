@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -11,25 +10,36 @@ import numpy as np
 
 from nuvec.core import tree
 from nuvec.core.array import Array, from_numpy, operand
-from nuvec.core.errors import NuvecError, ShapeError, TreeError
+from nuvec.core.errors import NuvecError
 from nuvec.core.ir import IR, aval, has_effect
-from nuvec.core.node import Node, Trace, open_trace, traces_set
+from nuvec.core.node import Node, open_trace, traces_set
 from nuvec.core.ops.batching import batch_elementwise, batch_first
 from nuvec.core.ops.build import normalize_axis
-from nuvec.core.ops.shape import broadcast_to, move_axis
 from nuvec.core.primitive import IDENTITY, MARK, PLACEHOLDER, PROJECTION, local_handle, placeholder
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
 from nuvec.core.walk import Step, marked_graph
+from nuvec.transforms.axis import Axis, axis_of, new_axis, walked_axis, walking
+from nuvec.transforms.mapped import argument_axes, bind_arguments, place_outputs, size_of
 
 Batched = tuple[Array, int | None]  # an array and its batch axis; None: the same for all elements
 
 
 def batching_walk(
-    steps: Sequence[Step], size: int, environment: dict[Node, Batched], index: Node | None
-) -> None:
+    steps: Sequence[Step], size: int, environment: dict[Node, Batched], index: Node | None,
+    axis: Axis | None = None,
+) -> None:  # fmt: skip
     """Record a graph again with batch axes; `environment` is filled in.  `index` is the node that
-    stands for the element's index, where random draws asked for it."""
+    stands for the element's index, where random draws asked for it.  Communications over the group
+    that is `axis` become what they are along the batch."""
+    with walking(axis):
+        _walk(steps, size, environment, index, axis)
+
+
+def _walk(
+    steps: Sequence[Step], size: int, environment: dict[Node, Batched], index: Node | None,
+    axis: Axis | None,
+) -> None:  # fmt: skip
     tuples: dict[Node, list[Batched]] = {}
 
     def read(node: Node) -> Batched:
@@ -56,12 +66,21 @@ def batching_walk(
             raise NuvecError(f"{node.params['name']} was used outside the function it belongs to")
         pairs = [read(n) for n in inputs]
         arrays = [a for a, _ in pairs]
-        axes = tuple([axis for _, axis in pairs])
+        axes = tuple([a for _, a in pairs])
         outs: Any
         out_axes: Any
-        alone = all(axis is None for axis in axes)
-        # A communication takes the whole batch even so: its operand may be mapped on other ranks.
-        if alone and not has_effect(primitive, node.params):
+        alone = all(a is None for a in axes)
+        over = axis_of(node.params) if primitive.effect else None
+        if over is not None and over == axis:
+            if primitive.axis is None:
+                raise NuvecError(
+                    f"{primitive.name} has no rule for a group that is a mapped axis; give its "
+                    "Primitive one (axis=)"
+                )
+            outs, out_axes = primitive.axis(size, axes, *arrays, **node.params)
+        # A communication takes the whole batch even so: its operand may be mapped on other ranks
+        # (but not on the elements of another mapped axis, which all run this code).
+        elif alone and (over is not None or not has_effect(primitive, node.params)):
             outs = primitive.bind(*arrays, **node.params)
             out_axes = [None] * len(node.aval) if primitive.multiple else None
         elif primitive.vmap is not None:
@@ -83,9 +102,12 @@ def run_batched(
     size: int,
     name: str,
     names: Sequence[str] | None = None,
+    mapped: Axis | None = None,
 ) -> list[Batched]:
-    """Record `function` on unbatched placeholders, then batch the recording."""
+    """Record `function` on unbatched placeholders, then batch the recording.  `mapped` is the
+    axis's name and size, when it has a name."""
     with open_trace("vmap", name) as trace:
+        trace.axis = mapped
         inputs: list[Array] = []
         environment: dict[Node, Batched] = {}
         for i, (array, axis) in enumerate(zip(arrays, axes, strict=True)):
@@ -101,7 +123,7 @@ def run_batched(
         nodes = [o._node for o in outs]
         steps = marked_graph(trace, [*nodes, *trace.effects])
         index = trace.captures.get("index", (None, None))[1]
-    batching_walk(steps, size, environment, index)
+    batching_walk(steps, size, environment, index, mapped)
     return [
         environment[n] if n in environment else (Array(n), None) for n in nodes
     ]
@@ -113,7 +135,8 @@ def batched_ir(
     """An IR over batches: batched inputs have the batch at their axis, batched outputs at axis 0.
 
     Returns it and which outputs are batched; `out_batched` makes more of them so.  Cached."""
-    key = ("batched", size, axes, out_batched)
+    mapped = walked_axis() if ir.effect else None
+    key = ("batched", size, axes, out_batched, mapped)
     found = ir.derived.get(key)
     if found is None:
         avals = [
@@ -125,7 +148,9 @@ def batched_ir(
         which: list[bool] = []
 
         def function(*arrays: Array) -> list[Array]:
-            pairs = run_batched(lambda *xs: replay(ir, xs), arrays, axes, size, "vmap")
+            pairs = run_batched(
+                lambda *xs: replay(ir, xs), arrays, axes, size, "vmap", mapped=mapped
+            )
             outs = []
             for i, (out, axis) in enumerate(pairs):
                 batched = axis is not None or (out_batched is not None and out_batched[i])
@@ -141,21 +166,40 @@ def batched_ir(
 
 
 @filtered
-def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+def vmap(
+    f: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Hashable = None,
+    axis_size: int | None = None,
+) -> Callable[..., Any]:
     """`f` mapped over an axis of its arguments, in one go.
 
-    in_axes  -- the axis to map: an integer or None (not mapped) for all arguments, or a tuple with
-                an entry an argument, each an integer, None or a tree that is a prefix of the
-                argument; or a dict by argument name (those not named are not mapped)
-    out_axes -- where the mapped axis goes in each output, likewise; None for an output that is the
-                same for every element
+    in_axes   -- the axis to map: an integer or None (not mapped) for all arguments; or a tuple
+                 with an entry an argument, each an integer, None or a tree that is a prefix of the
+                 argument; or a dict by argument name (those not named are not mapped).  With an
+                 integer or a tuple, arguments passed by keyword beyond it are mapped over axis 0
+    out_axes  -- where the mapped axis goes in each output, likewise; None for an output that is
+                 the same for every element
+    axis_name -- a name for the axis: inside `f`, `nv.distributed.axis_group(axis_name)` is the
+                 group whose ranks are the elements, for every collective of nv.distributed
+    axis_size -- how many elements; needed where nothing is mapped, checked otherwise
 
-    Keyword arguments are bound to `f`'s signature.  The sizes of all mapped axes must be equal:
-    ShapeError lists them when they are not.
+    Keyword arguments are bound to `f`'s signature.  Functions that draw random numbers without a
+    key draw others for every element.
+
+    Raises ShapeError when the mapped axes have not all one size (it lists them), AxisError for an
+    axis an argument or output does not have, TreeError when in_axes or out_axes is not a prefix of
+    what it describes.
 
     >>> import nuvec as nv
     >>> nv.vmap(nv.dot)(nv.ones((2, 3)), nv.ones((2, 3)))
     array([3., 3.], dtype=float32)
+    >>> def centred(x):
+    ...     group = nv.distributed.axis_group("batch")
+    ...     return x - nv.distributed.all_sum(x, group) / group.size()
+    >>> nv.vmap(centred, axis_name="batch")(nv.array([1.0, 2.0, 6.0]))
+    array([-2., -1.,  3.], dtype=float32)
     """
     if not callable(f):
         raise TypeError(f"vmap takes a function, got {type(f).__name__}")
@@ -164,11 +208,10 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
     @wraps(f)
     @filtered
     def mapped(*args: Any, **kwargs: Any) -> Any:
+        positional = len(args)
         args, kwargs, labels = bind_arguments(f, args, kwargs)
-        prefix = _argument_axes(in_axes, args, kwargs, labels, name)
-        arguments = (args, kwargs)
-        paths, structure = tree.flatten_with_path(arguments)
-        spec = tree.broadcast_prefix(prefix, structure)
+        paths, structure = tree.flatten_with_path((args, kwargs))
+        spec = argument_axes(in_axes, args, kwargs, labels, positional, name)
         leaves = [leaf for _, leaf in paths]
         where = [_where(path, labels) for path, _ in paths]
         arrays: list[Any] = []
@@ -179,11 +222,10 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
                 axes.append(None)
                 continue
             array = operand(leaf, f"{name}: {label}")
-            if not isinstance(axis, int) or isinstance(axis, bool):
-                raise TypeError(f"{name}: in_axes for {label} must be an integer, got {axis!r}")
             arrays.append(array)
             axes.append(normalize_axis(axis, array.ndim, f"{name}: in_axes for {label}"))
-        size = _common_size(name, arrays, axes, where)
+        size = size_of(name, arrays, axes, where, axis_size)
+        named = None if axis_name is None else new_axis(axis_name, size)
         mapped_at = [i for i, axis in enumerate(axes) if axis is not None]
         out_structure: list[Any] = []
 
@@ -198,57 +240,11 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
 
         pairs = run_batched(
             function, [arrays[i] for i in mapped_at], [axes[i] for i in mapped_at], size, name,
-            [f"{where[i]} of {_name(f)}" for i in mapped_at],
+            [f"{where[i]} of {_name(f)}" for i in mapped_at], named,
         )  # fmt: skip
-        return _place_outputs(pairs, out_structure[0], out_axes, size, name)
+        return place_outputs(pairs, out_structure[0], out_axes, size, name)
 
     return mapped
-
-
-def bind_arguments(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
-    """Arguments bound to a signature: those passed by keyword become positional where they can.
-
-    Returns (args, kwargs, the names of args)."""
-    try:
-        signature = inspect.signature(f)
-    except (TypeError, ValueError):
-        return args, kwargs, [f"argument {i}" for i in range(len(args))]
-    bound = signature.bind(*args, **kwargs)
-    labels: list[str] = []
-    for k, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            labels += [f"{k}[{i}]" for i in range(len(bound.args) - len(labels))]
-        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            labels.append(k)
-    return bound.args, dict(bound.kwargs), labels[: len(bound.args)]
-
-
-def _argument_axes(
-    in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any], labels: list[str], name: str
-) -> Any:
-    """in_axes as a prefix of (args, kwargs)."""
-    if isinstance(in_axes, dict):
-        unknown = sorted(set(in_axes) - set(labels) - set(kwargs))
-        if unknown:
-            raise TreeError(
-                f"{name}: in_axes names {unknown}, and the arguments are {[*labels, *kwargs]}"
-            )
-        return (
-            tuple(in_axes.get(k) for k in labels),
-            {k: in_axes.get(k) for k in kwargs},
-        )
-    if isinstance(in_axes, list):
-        in_axes = tuple(in_axes)
-    if isinstance(in_axes, tuple):
-        if len(in_axes) != len(args):
-            raise TreeError(
-                f"{name}: in_axes has {len(in_axes)} entries for {len(args)} positional arguments "
-                f"({', '.join(labels)}); give one an argument, or a dict by name"
-            )
-        return (in_axes, dict.fromkeys(kwargs, 0))
-    return ((in_axes,) * len(args), dict.fromkeys(kwargs, in_axes))
 
 
 def _where(path: Any, labels: list[str]) -> str:
@@ -258,45 +254,8 @@ def _where(path: Any, labels: list[str]) -> str:
     return f"argument {key!r}{tree.keystr(tuple(rest))}"
 
 
-def _common_size(
-    name: str, arrays: Sequence[Any], axes: Sequence[int | None], where: Sequence[str]
-) -> int:
-    sizes = {
-        label: (axis, a.shape[axis])
-        for a, axis, label in zip(arrays, axes, where, strict=True)
-        if axis is not None
-    }
-    if not sizes:
-        raise ShapeError(f"{name}: nothing is mapped; give an argument an axis in in_axes")
-    if len({n for _, n in sizes.values()}) > 1:
-        listed = "; ".join(f"{k}: axis {a}, size {n}" for k, (a, n) in sizes.items())
-        raise ShapeError(f"{name}: mapped axes must have one size, and they have: {listed}")
-    return next(iter(sizes.values()))[1]
-
-
-def _place_outputs(
-    pairs: list[Batched], structure: Any, out_axes: Any, size: int, name: str
-) -> Any:
-    spec = tree.broadcast_prefix(out_axes, structure)
-    outs = []
-    for i, ((out, axis), target) in enumerate(zip(pairs, spec, strict=True)):
-        if target is None:
-            if axis is not None:
-                raise ShapeError(
-                    f"{name}: out_axes is None for output {i}, which differs between the mapped "
-                    "elements; give it an axis"
-                )
-            outs.append(out)
-            continue
-        rank = out.ndim + (axis is None)
-        target = normalize_axis(target, rank, f"{name}: out_axes")
-        if axis is None:
-            out, axis = broadcast_to(out, (size, *out.shape)), 0
-        outs.append(move_axis(out, axis, target))
-    return tree.unflatten(structure, outs)
-
-
 def _name(f: Any) -> str:
     return getattr(f, "__name__", type(f).__name__)
 
 
+__all__ = ["batched_ir", "batching_walk", "bind_arguments", "run_batched", "vmap"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.ir import IR, Atom, Eqn, Var
-from nuvec.core.lower.plan import Buffer, Handover, Placement, Step
+from nuvec.core.lower.plan import Buffer, Handover, Into, Placement, Step
 from nuvec.core.ops.build import convert_dtype
 from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
 from nuvec.core.ops.summation import is_plain
@@ -34,9 +34,16 @@ _SUFFIX = re.compile(r"\W")
 class Emitted:
     """A compiled program: `function(*arrays)`, its text, and the name of the file it claims."""
 
-    __slots__ = ("filename", "function", "source")
+    __slots__ = ("arenas", "filename", "function", "source")
 
-    def __init__(self, function: Callable[..., list[Any]], source: str, filename: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., list[Any]],
+        source: str,
+        filename: str,
+        arenas: Arenas | None,
+    ) -> None:
+        self.arenas = arenas
         self.function = function
         self.source = source
         self.filename = filename
@@ -126,6 +133,7 @@ class _Emitter:
             name = self.names.new(v.hint) if v.hint else self.names.numbered("c", len(self.bound))
             self.bind_name(name, value, f"# {name}: a constant {v.aval}")
             self.variables[v] = name
+        self.into = {k: self.names.numbered("into", k) for k, _ in placement.into}
         self.buffers = [self.names.numbered("t", k) for k in range(len(placement.buffers))]
 
     def fresh(self) -> str:
@@ -139,6 +147,7 @@ class _Emitter:
         arguments = [self.variables[v] for v in self.ir.inputs]
         for v, name in zip(self.ir.inputs, arguments, strict=True):
             self.lines.append(f"# {name}: {v.aval}")
+        arguments += self.into.values()
         if general is not None and any(checked):
             conditions = [
                 f"{a}.flags.c_contiguous" for a, c in zip(arguments, checked, strict=True) if c
@@ -152,6 +161,7 @@ class _Emitter:
         if self.placement.steps:
             self.body()
         else:
+            self.copy_out()
             self.lines.append(f"return {self.outputs()}")
         body = "\n    ".join(self.lines)
         head = "\n".join(self.header)
@@ -162,7 +172,9 @@ class _Emitter:
         # The header is for reading: what it says is in the namespace already.
         code = compile("\n" * head.count("\n") + source[len(head) :], filename, "exec")
         exec(code, self.namespace)
-        return Emitted(self.namespace["program"], source, filename)
+        return Emitted(
+            self.namespace["program"], source, filename, self.namespace.get("arenas")
+        )
 
     def body(self) -> None:
         errors = self.bind("errors", ERRORS, "")
@@ -180,6 +192,7 @@ class _Emitter:
         outer, self.lines = self.lines, []
         for step in self.placement.steps:
             self.step(step)
+        self.copy_out()
         result = self.outputs()
         outer.extend(f"    {line}" for line in self.lines)
         self.lines = outer
@@ -209,8 +222,16 @@ class _Emitter:
         if dead:
             self.lines.append(f"del {', '.join(dead)}")
 
+    def copy_out(self) -> None:
+        """What is not in the caller's arrays already is copied there."""
+        for k, direct in self.placement.into:
+            if not direct:
+                value = self.atom(self.placement.outputs[k].atom)
+                self.lines.append(f"{self.into[k]}[...] = {value}")
+
     def outputs(self) -> str:
-        return f"[{', '.join(self.handover(h) for h in self.placement.outputs)}]"
+        kept = [h for k, h in enumerate(self.placement.outputs) if k not in self.into]
+        return f"[{', '.join(self.handover(h) for h in kept)}]"
 
     def handover(self, h: Handover) -> str:
         name = self.atom(h.atom)
@@ -281,6 +302,8 @@ class _Emitter:
         arguments += [f"{k}={self.param(k, v)}" for k, v in eqn.params.items()]
         if isinstance(step.target, int):
             arguments.append(f"out={self.buffers[step.target]}")
+        elif isinstance(step.target, Into):
+            arguments.append(f"out={self.into[step.target.output]}")
         elif isinstance(step.target, Var):
             arguments.append(f"out={self.variables[step.target]}")
         elif step.target == "empty":
@@ -318,6 +341,10 @@ class Arenas:
         self._slots = placement.slots
         self._free: deque[tuple[np.ndarray, ...]] = deque(maxlen=8)
         self.give = self._free.append
+
+    def clear(self) -> None:
+        """Let go of what is kept for later runs."""
+        self._free.clear()
 
     def take(self) -> tuple[np.ndarray, ...]:
         try:

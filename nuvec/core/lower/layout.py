@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from nuvec.core.ir import Atom, Eqn
-from nuvec.core.ops.differentiation import depends_p, stop_gradient_p
+from nuvec.core.ops.differentiation import depends_p, optimization_barrier_p, stop_gradient_p
 from nuvec.core.ops.shape import broadcast_to_p, reshape_p, transpose_p
 from nuvec.core.primitive import IDENTITY, Primitive
 
-ALIASES = frozenset((IDENTITY, stop_gradient_p, depends_p))  # their result is their operand
+# Their result is their operand.
+ALIASES = frozenset((IDENTITY, stop_gradient_p, depends_p, optimization_barrier_p))
 
 
 class Layout(IntEnum):

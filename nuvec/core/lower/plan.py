@@ -59,16 +59,23 @@ class Buffer(NamedTuple):
     dtype: np.dtype
 
 
+class Into(NamedTuple):
+    """The array the caller gives for an output."""
+
+    output: int
+
+
 class Step(NamedTuple):
     """One group's run.
 
     target -- None: the lowering makes its result; "empty": a new array is passed as out=;
-              an int: the number of the buffer passed as out=; a Var: the dead operand written to
+              an int: the number of the buffer passed as out=; a Var: the dead operand written to;
+              an Into: the caller's array for an output
     dead   -- variables whose memory the run may let go of afterwards
     """
 
     group: Group
-    target: int | str | Var | None
+    target: int | str | Var | Into | None
     dead: tuple[Var, ...]
 
 
@@ -87,13 +94,18 @@ class Handover(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """The plan proper: steps, buffers, slots (their bytes), outputs, predicted memory."""
+    """The plan proper: steps, buffers, slots (their bytes), outputs, predicted memory.
+
+    into -- the outputs that go to arrays of the caller, and whether a step's target is that array
+            (where not, they are copied there)
+    """
 
     steps: tuple[Step, ...]
     buffers: tuple[Buffer, ...]
     slots: tuple[int, ...]
     outputs: tuple[Handover, ...]
     memory: Memory
+    into: tuple[tuple[int, bool], ...] = ()
 
 
 @dataclass(eq=False)
@@ -108,15 +120,23 @@ class _Storage:
     death: int = -1  # the last step that uses it; FOREVER for outputs
     variables: list[Var] = field(default_factory=list)
     buffer: int | None = None
+    written: list[Var] = field(default_factory=list)  # those that are all of it, in order
+    into: int | None = None  # the output whose array, the caller's, it is
 
 
-def place(ir: IR, groups: Sequence[Group], contiguous: Sequence[bool]) -> Placement:
-    """Decide where every value of the scheduled IR lives."""
-    return _Placer(ir, groups, contiguous).run()
+def place(
+    ir: IR, groups: Sequence[Group], contiguous: Sequence[bool], into: Sequence[int] = ()
+) -> Placement:
+    """Decide where every value of the scheduled IR lives.  The outputs `into` go to C-contiguous
+    arrays that the caller gives, which share memory with nothing else."""
+    return _Placer(ir, groups, contiguous, into).run()
 
 
 class _Placer:
-    def __init__(self, ir: IR, groups: Sequence[Group], contiguous: Sequence[bool]) -> None:
+    def __init__(
+        self, ir: IR, groups: Sequence[Group], contiguous: Sequence[bool], into: Sequence[int]
+    ) -> None:
+        self.into = into
         self.ir = ir
         self.groups = groups
         self.layouts: dict[Var, Layout] = {}
@@ -152,10 +172,25 @@ class _Placer:
             if type(a) is Var:
                 for s in self.roots[a]:
                     s.output = True
+        into = tuple([(k, self.goes_into(k)) for k in self.into])
         buffers, slots = self.fill_arena()
         steps = self.steps()
         outputs = self.handovers()
-        return Placement(steps, buffers, slots, outputs, self.memory(slots, outputs))
+        return Placement(steps, buffers, slots, outputs, self.memory(slots, outputs), into)
+
+    def goes_into(self, k: int) -> bool:
+        """Let the caller's array for output k be the storage of its value, where that is one."""
+        a = self.ir.outputs[k]
+        if type(a) is not Var or len(self.roots[a]) != 1:
+            return False
+        (s,) = self.roots[a]
+        whole = bool(s.written) and s.written[-1] is a
+        if not whole or not s.out or s.kept or s.into is not None or s.aval is None:
+            return False
+        if s.aval.shape != a.aval.shape or s.aval.dtype != a.aval.dtype:
+            return False
+        s.into = k
+        return True
 
     # Storages
 
@@ -183,6 +218,8 @@ class _Placer:
         if target is not None:
             self.targets.append(target)
             self.add(eqn.outputs[0], self.roots[target])
+            (storage,) = self.roots[target]
+            storage.written.append(eqn.outputs[0])
             return
         storage = _Storage(first=i, death=i)
         self.storages.append(storage)
@@ -196,6 +233,7 @@ class _Placer:
         known = self.layouts[out] is Layout.CONTIGUOUS
         storage.out = known and takes_out(primitive, out.aval)
         storage.owned = storage.out or surely_fresh(primitive)
+        storage.written.append(out)
         self.add(out, frozenset((storage,)) if storage.owned else shared | {storage})
 
     def add(self, var: Var, roots: frozenset[_Storage]) -> None:
@@ -276,8 +314,8 @@ class _Placer:
     def handovers(self) -> tuple[Handover, ...]:
         found: list[Handover] = []
         earlier: dict[_Storage, list[Var]] = {}
-        for a in self.ir.outputs:
-            if type(a) is not Var:
+        for k, a in enumerate(self.ir.outputs):
+            if type(a) is not Var or k in self.into:
                 found.append(Handover(a, False, (), "C"))
                 continue
             roots = self.roots[a]
@@ -341,9 +379,11 @@ def surely_fresh(primitive: Primitive) -> bool:
     )
 
 
-def _target(eqn: Eqn, target: Var | _Storage | None) -> int | str | Var | None:
+def _target(eqn: Eqn, target: Var | _Storage | None) -> int | str | Var | Into | None:
     if target is None or isinstance(target, Var):
         return target
+    if target.into is not None:
+        return Into(target.into)
     if target.buffer is not None:
         return target.buffer
     # Without out= this lowering might hand back its operand.

@@ -11,6 +11,7 @@ from nuvec.core.check import check_ir
 from nuvec.core.config import config
 from nuvec.core.ir import IR, Eqn
 from nuvec.core.lower.emit import Emitted, emit
+from nuvec.core.lower.inline import inline
 from nuvec.core.lower.plan import Memory, Placement, place
 from nuvec.core.lower.schedule import Group, schedule
 from nuvec.core.lower.simplify import simplify
@@ -42,9 +43,10 @@ class Plan:
               relies on less
     groups -- the IR's equations in the order they run
     memory -- predicted bytes: peak, arena, outputs
+    release -- let go of the buffers kept for the next run
     """
 
-    __slots__ = ("__weakref__", "groups", "ir", "memory", "run", "source")
+    __slots__ = ("__weakref__", "_arenas", "groups", "ir", "memory", "run", "source")
 
     def __init__(
         self, ir: IR, groups: tuple[Group, ...], placement: Placement, emitted: Emitted
@@ -54,7 +56,13 @@ class Plan:
         self.memory: Memory = placement.memory
         self.source = emitted.source
         self.run: Callable[..., list[Any]] = emitted.function
+        self._arenas = emitted.arenas
         weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
+
+    def release(self) -> None:
+        """Let go of the buffers kept for the next run: for programs that run seldom."""
+        if self._arenas is not None:
+            self._arenas.clear()
 
     def cost(self) -> Cost:
         """What a run costs, estimated from shapes."""
@@ -122,12 +130,28 @@ def _compile(
     ir: IR, contiguous: Sequence[bool], checked: Sequence[bool],
     general: Callable[..., Any] | None, names: Sequence[str],
 ) -> Plan:  # fmt: skip
-    simple = simplify(ir, contiguous)
+    simple = simplify(inline(ir), contiguous)
     if config.check_ir:
         check_ir(simple)
     groups = schedule(simple)
     placement = place(simple, groups, contiguous)
     return Plan(simple, groups, placement, emit(simple, placement, checked, general, names))
+
+
+def lower_into(ir: IR, into: Sequence[int]) -> Callable[..., list[Any]]:
+    """The program of an IR that is one step of a loop: `run(*arrays, *destinations) -> list`.
+
+    Every input is C-contiguous (or a scalar).  The outputs whose numbers are `into`, in order, go
+    to the destinations, C-contiguous arrays that share memory with nothing else; the list has the
+    others."""
+    contiguous = (True,) * len(ir.inputs)
+    simple = simplify(inline(ir), contiguous)
+    if config.check_ir:
+        check_ir(simple)
+    placement = place(simple, schedule(simple), contiguous, into)
+    emitted = emit(simple, placement, (False,) * len(contiguous), None)
+    weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
+    return emitted.function
 
 
 class _General:

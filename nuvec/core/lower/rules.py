@@ -17,6 +17,7 @@ from nuvec.core import dtypes
 from nuvec.core.ir import Atom, Eqn, Literal
 from nuvec.core.lower.layout import ALIASES, Layout
 from nuvec.core.ops.build import convert_dtype
+from nuvec.core.ops.differentiation import optimization_barrier_p
 from nuvec.core.ops.shape import broadcast_to_p, reshape_p, transpose_p
 from nuvec.core.primitive import MARK, Primitive
 
@@ -270,7 +271,7 @@ def _only(*primitives: Primitive) -> frozenset[str]:
 ROWS: tuple[Row, ...] = (
     Row("identity(x), stop_gradient(x), depends(x, ...)", "x",
         "they are x; program order already has what x depends on",
-        _only(*ALIASES), _alias),
+        _only(*ALIASES - {optimization_barrier_p}), _alias),
     Row("mark(*outs, *operands)", "outs", "a mark is the identity of its outputs",
         _only(MARK), _mark),
     *map(_neutral, NEUTRAL),

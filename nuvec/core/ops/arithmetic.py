@@ -75,7 +75,7 @@ negative = unary(negative_p, _subtractable, """`-x`, elementwise.  Raises DtypeE
 
 multiply_p = Primitive(
     "multiply", np.multiply, elementwise_rule("multiply"), "elementwise",
-    derivatives=(lambda out, x, y: y, lambda out, x, y: x), out=True,
+    derivatives=(lambda out, x, y: y, lambda out, x, y: x), linear="each", out=True,
 )  # fmt: skip
 multiply = binary(multiply_p, doc="""`x * y`, elementwise; shapes broadcast, dtypes are promoted.
 
@@ -91,7 +91,7 @@ divide_p = Primitive(
     "divide", np.divide, elementwise_rule("divide"), "elementwise",
     # d(x/y)/dx = 1/y; d(x/y)/dy = -(x/y)/y
     derivatives=(lambda out, x, y: reciprocal(y), lambda out, x, y: negative(divide(out, y))),
-    out=True,
+    linear="each", linear_operands=(0,), out=True,
 )  # fmt: skip
 divide: Binary = binary(divide_p, to_inexact, """`x / y`, elementwise; of integers in float32.
 

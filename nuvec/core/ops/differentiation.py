@@ -51,6 +51,25 @@ depends_p = Primitive(
 )
 
 
+def _barrier_vmap(
+    size: int, axes: Sequence[int | None], x: Array, *others: Array
+) -> tuple[Array, int | None]:
+    return optimization_barrier_p.bind(x, *others), axes[0]
+
+
+# As depends, but no pass looks through it: what is computed from its result is computed after the
+# others, and is not merged with the same equations elsewhere.
+optimization_barrier_p = Primitive(
+    "optimization_barrier",
+    lambda x, *others: x,
+    lambda x, *others: x,
+    "other",
+    jvp=lambda tangents, out, x, *others: tangents[0],
+    vjp=lambda i, c, out, x, *others: c if i == 0 else None,
+    vmap=_barrier_vmap,
+)
+
+
 def depends(x: Any, on: Any) -> Any:
     """`x` (an Array or a tree), such that evaluating it also evaluates everything in `on`.
 

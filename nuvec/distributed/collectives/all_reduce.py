@@ -12,11 +12,17 @@ from nuvec.core.ir import Aval
 from nuvec.core.ops.arithmetic import divide
 from nuvec.core.ops.comparison import equal, isnan, logical_and, logical_or
 from nuvec.core.ops.differentiation import stop_gradient_p, zeros_of
+from nuvec.core.ops.fold import fold_sum_p
+from nuvec.core.ops.reduction import max_p, min_p
 from nuvec.core.ops.selection import where
+from nuvec.core.ops.shape import reshape_p
+from nuvec.core.ops.structure import slice_axis
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
+from nuvec.distributed.axis_group import AxisGroup
 from nuvec.distributed.collectives.common import (
     Tangents,
+    along_axis,
     buffers,
     communicate,
     inexact,
@@ -56,7 +62,7 @@ _sum_jvp, _sum_vjp = linear_rules(
 
 all_sum_p: Primitive = Primitive(
     "all_sum", _lower_sum, _sum_rule, "effect", jvp=_sum_jvp, vjp=_sum_vjp, vmap=_sum_vmap,
-    multiple=True, effect=True,
+    axis=along_axis(lambda x, **params: fold_sum_p.bind(x), None), multiple=True, effect=True,
 )  # fmt: skip
 
 
@@ -128,20 +134,23 @@ def _extreme_vjp(
     return spread(given, which, len(operands))
 
 
-def _extreme(name: str, op: Any) -> Primitive:
+def _extreme(name: str, op: Any, along: Primitive) -> Primitive:
     def lower(*values: Any, group: Group, active: bool) -> tuple[Any, ...]:
         return tuple(group.communicator.all_reduce(op, buffers(values)))
 
     def vmap(size: int, axes: Sequence[int | None], *operands: Array, **params: Any) -> Any:
         return whole_batch(lambda: primitive, size, axes, operands, params)
 
-    primitive = Primitive(name, lower, _extreme_rule(name), "effect", jvp=_extreme_jvp,
-                          vjp=_extreme_vjp, vmap=vmap, multiple=True, effect=True)  # fmt: skip
+    primitive = Primitive(
+        name, lower, _extreme_rule(name), "effect", jvp=_extreme_jvp, vjp=_extreme_vjp, vmap=vmap,
+        axis=along_axis(lambda x, **params: along.bind(x, axes=(0,)), None), multiple=True,
+        effect=True,
+    )  # fmt: skip
     return primitive
 
 
-all_max_p: Primitive = _extreme("all_max", "max")
-all_min_p: Primitive = _extreme("all_min", "min")
+all_max_p: Primitive = _extreme("all_max", "max", max_p)
+all_min_p: Primitive = _extreme("all_min", "min", min_p)
 
 
 @filtered
@@ -180,6 +189,9 @@ def _broadcast_transpose(
     cs: list[Array], operands: list[Array], group: Group, active: bool, root: int
 ) -> list[Array]:
     total = all_sum_p.bind(*cs, group=group, active=True)
+    if isinstance(group, AxisGroup):  # every element runs this code, the root's too
+        at_root = equal(group.rank(), root)
+        return [where(at_root, t, zeros_of(t.aval)) for t in total]
     if group.rank() == root:
         return total
     return [zeros_of(t.aval) for t in total]
@@ -192,13 +204,17 @@ def _broadcast_vmap(size: int, axes: Sequence[int | None], *operands: Array, **p
     return whole_batch(lambda: broadcast_p, size, axes, operands, params)
 
 
+def _broadcast_axis(x: Array, root: int, **params: Any) -> Array:
+    return reshape_p.bind(slice_axis(x, 0, root, root + 1), shape=x.shape[1:])
+
+
 def _broadcast_lower(*values: Any, group: Group, active: bool, root: int) -> tuple[Any, ...]:
     return tuple(group.communicator.broadcast(buffers(values), root))
 
 
 broadcast_p: Primitive = Primitive(
     "broadcast", _broadcast_lower, _broadcast_rule, "effect", jvp=_broadcast_jvp,
-    vjp=_broadcast_vjp, vmap=_broadcast_vmap, multiple=True, effect=True,
+    vjp=_broadcast_vjp, vmap=_broadcast_vmap, axis=along_axis(_broadcast_axis, None), multiple=True, effect=True,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
+from nuvec.core.array import literal
 from nuvec.core.ir import Aval, aval
 from nuvec.core.node import context
 from nuvec.core.primitive import Primitive
@@ -26,6 +27,7 @@ barrier_p: Primitive = Primitive(
     jvp=lambda tangents, outs, **params: [None],
     vjp=lambda cs, outs, **params: [],
     vmap=lambda size, axes, **params: (barrier_p.bind(**params), [None]),  # once, not per element
+    axis=lambda size, axes, **params: ([literal(False, dtypes.bool_)], [None]),
     multiple=True, effect=True,
 )  # fmt: skip
 

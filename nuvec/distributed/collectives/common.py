@@ -13,6 +13,7 @@ from nuvec.core.errors import DtypeError
 from nuvec.core.ops.batching import batch_first
 from nuvec.core.ops.differentiation import stop_gradient_p
 from nuvec.core.primitive import Primitive
+from nuvec.distributed.axis_group import AxisGroup
 from nuvec.distributed.group import Group, default_group
 
 Tangents = Sequence[Array | None]
@@ -34,6 +35,8 @@ def communicate(
 
     In a group of one, `alone` says what the operation is there, and nothing is recorded."""
     group = default_group() if group is None else group
+    if isinstance(group, AxisGroup):
+        group.check_open(primitive.name)
     leaves, structure = tree.flatten(x)
     arrays = [strong(operand(leaf, f"{primitive.name}'s operand")) for leaf in leaves]
     if group.size() == 1 and alone is not None:
@@ -97,6 +100,23 @@ def whole_batch(
     is not mapped here may be on another rank, so it is sent as a batch too."""
     moved = [batch_first(x, a, size) for x, a in zip(operands, axes, strict=True)]
     return primitive().bind(*moved, **params), [0] * len(moved)
+
+
+def along_axis(
+    rule: Callable[..., Array], out_axis: int | None
+) -> Callable[..., tuple[list[Array], list[int | None]]]:
+    """The `axis` rule of a communication: `rule(x, **params)` for each operand, whose axis 0 is
+    the ranks; its result has the ranks at `out_axis`, None when it is the same for all of them."""
+
+    def axis(
+        size: int, axes: Sequence[int | None], *operands: Array, **params: Any
+    ) -> tuple[list[Array], list[int | None]]:
+        outs = [
+            rule(batch_first(x, a, size), **params) for x, a in zip(operands, axes, strict=True)
+        ]
+        return outs, [out_axis] * len(outs)
+
+    return axis
 
 
 def refuse_complex(name: str, dtype: np.dtype) -> None:

@@ -10,10 +10,16 @@ from nuvec.core.array import Array
 from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.ir import Aval, aval
 from nuvec.core.ops.batching import batch_first
+from nuvec.core.ops.fold import fold_sum_p
 from nuvec.core.ops.shape import move_axis, reshape, reshape_p
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
-from nuvec.distributed.collectives.common import buffers, communicate, linear_rules
+from nuvec.distributed.collectives.common import (
+    along_axis,
+    buffers,
+    communicate,
+    linear_rules,
+)  # fmt: skip
 from nuvec.distributed.group import Group
 
 
@@ -61,9 +67,16 @@ def _gather_vmap(size: int, axes: Sequence[int | None], *operands: Array, **para
     return _batch_second(all_gather_p, size, axes, operands, params)
 
 
+def _gather_axis(x: Array, **params: Any) -> Array:
+    """Axis 0, the ranks, joined with the axis 0 that each rank's part has."""
+    if x.ndim == 1:  # scalars
+        return x
+    return reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+
+
 all_gather_p: Primitive = Primitive(
     "all_gather", _gather_lower, _gather_rule, "effect", jvp=_gather_jvp, vjp=_gather_vjp,
-    vmap=_gather_vmap, multiple=True, effect=True,
+    vmap=_gather_vmap, axis=along_axis(_gather_axis, None), multiple=True, effect=True,
 )  # fmt: skip
 
 
@@ -115,9 +128,15 @@ def _scatter_vmap(size: int, axes: Sequence[int | None], *operands: Array, **par
     return _batch_second(sum_scatter_p, size, axes, operands, params)
 
 
+def _scatter_axis(x: Array, **params: Any) -> Array:
+    total = fold_sum_p.bind(x)
+    n = x.shape[0]
+    return reshape(total, (n, total.shape[0] // n, *total.shape[1:]))
+
+
 sum_scatter_p: Primitive = Primitive(
     "sum_scatter", _scatter_lower, _scatter_rule, "effect", jvp=_scatter_jvp, vjp=_scatter_vjp,
-    vmap=_scatter_vmap, multiple=True, effect=True,
+    vmap=_scatter_vmap, axis=along_axis(_scatter_axis, 0), multiple=True, effect=True,
 )  # fmt: skip
 
 
@@ -152,9 +171,15 @@ def _exchange_vmap(size: int, axes: Sequence[int | None], *operands: Array, **pa
     return _batch_second(all_to_all_p, size, axes, operands, params)
 
 
+def _exchange_axis(x: Array, **params: Any) -> Array:
+    n = x.shape[0]
+    blocks = reshape(x, (n, n, x.shape[1] // n, *x.shape[2:]))  # from, to, ...
+    return reshape(move_axis(blocks, 0, 1), x.shape)
+
+
 all_to_all_p: Primitive = Primitive(
     "all_to_all", _exchange_lower, _exchange_rule, "effect", jvp=_exchange_jvp, vjp=_exchange_vjp,
-    vmap=_exchange_vmap, multiple=True, effect=True,
+    vmap=_exchange_vmap, axis=along_axis(_exchange_axis, 0), multiple=True, effect=True,
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.batching import batch_first
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
+from nuvec.distributed.axis_group import AxisGroup
 from nuvec.distributed.collectives.all_reduce import check_rank
 from nuvec.distributed.collectives.common import (
     Tangents,
@@ -27,6 +28,14 @@ from nuvec.distributed.collectives.common import (
 from nuvec.distributed.group import Group, default_group
 
 Specs = tuple[tuple[tuple[int, ...], np.dtype], ...]
+
+
+def _refuse_axis(name: str, group: AxisGroup) -> NoReturn:
+    raise DistributedError(
+        f"{name} over the mapped axis {group.axis.name!r}: every element runs the same code, so "
+        "all of them would name the same partner. Say who sends to whom with "
+        "nv.distributed.permute(x, [(src, dst), ...], group)"
+    )
 
 
 def _specs(avals: Sequence[Aval]) -> Specs:
@@ -74,7 +83,7 @@ def _send_vmap(size: int, axes: Sequence[int | None], *operands: Array, **params
 
 send_p: Primitive = Primitive(
     "send", _send_lower, _send_rule, "effect", jvp=_send_jvp, vjp=_send_vjp, vmap=_send_vmap,
-    multiple=True, effect=True,
+    axis=lambda size, axes, *operands, group, **params: _refuse_axis("send", group), multiple=True, effect=True,
 )  # fmt: skip
 
 
@@ -134,7 +143,7 @@ def _recv_vmap(
 
 recv_p: Primitive = Primitive(
     "recv", _recv_lower, _recv_rule, "effect", jvp=_recv_jvp, vjp=_recv_vjp, vmap=_recv_vmap,
-    multiple=True, effect=True,
+    axis=lambda size, axes, *operands, group, **params: _refuse_axis("recv", group), multiple=True, effect=True,
 )  # fmt: skip
 
 
@@ -167,6 +176,8 @@ def recv_like(x: Any, src: int, group: Group | None = None) -> Any:
 
 def _group_of_several(name: str, group: Group | None) -> Group:
     group = default_group() if group is None else group
+    if isinstance(group, AxisGroup):
+        _refuse_axis(name, group)
     if group.size() == 1:
         raise DistributedError(
             f"{name}: this group has one rank, and there is no other to talk to; start several "

@@ -9,16 +9,51 @@ transpose, and its own jvp.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from nuvec.core.array import Array
 from nuvec.core.ir import Aval
+from nuvec.core.ops.fold import left_fold
+from nuvec.core.ops.shape import move_axis
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 from nuvec.distributed.collectives.all_reduce import _lower_sum, _sum_rule
-from nuvec.distributed.collectives.common import communicate, linear_rules, whole_batch
+from nuvec.distributed.collectives.common import (
+    along_axis,
+    communicate,
+    linear_rules,
+    whole_batch,
+)  # fmt: skip
 from nuvec.distributed.group import Group
+
+
+# Over a mapped axis they stay a pair of primitives (axis 0: the ranks), for the derivatives of the
+# batch are to be those of the ranks: a plain identity and a plain sum have others.
+
+
+def _batch_second(primitive: Callable[[], Primitive]) -> Any:
+    def vmap(size: int, axes: Sequence[int | None], x: Array) -> tuple[Array, int]:
+        assert axes[0] is not None
+        return primitive().bind(move_axis(x, axes[0], 1)), 1
+
+    return vmap
+
+
+axis_sum_gradients_p: Primitive = Primitive(
+    "sum_gradients.axis", lambda x: x, lambda x: x, "effect",
+    transpose=lambda i, c, out, x: axis_sum_partials_p.bind(c),
+    vmap=_batch_second(lambda: axis_sum_gradients_p),
+)  # fmt: skip
+
+axis_sum_partials_p: Primitive = Primitive(
+    "sum_partials.axis", lambda x: np.broadcast_to(left_fold(np.asarray(x)), x.shape),
+    lambda x: x, "effect",
+    transpose=lambda i, c, out, x: axis_sum_gradients_p.bind(c),
+    vmap=_batch_second(lambda: axis_sum_partials_p),
+)  # fmt: skip
 
 
 def _gradients_rule(*avals: Aval, group: Group, active: bool) -> tuple[Aval, ...]:
@@ -43,7 +78,8 @@ def _gradients_vmap(size: int, axes: Sequence[int | None], *operands: Array, **p
 # walked on every rank alike.
 sum_gradients_p: Primitive = Primitive(
     "sum_gradients", _gradients_lower, _gradients_rule, "effect", jvp=_gradients_jvp,
-    vjp=_gradients_vjp, vmap=_gradients_vmap, multiple=True, effect=True,
+    vjp=_gradients_vjp, vmap=_gradients_vmap,
+    axis=along_axis(lambda x, **params: axis_sum_gradients_p.bind(x), 0), multiple=True, effect=True,
 )  # fmt: skip
 
 
@@ -65,7 +101,8 @@ def _partials_vmap(size: int, axes: Sequence[int | None], *operands: Array, **pa
 
 sum_partials_p: Primitive = Primitive(
     "sum_partials", _lower_sum, _sum_rule, "effect", jvp=_partials_jvp, vjp=_partials_vjp,
-    vmap=_partials_vmap, multiple=True, effect=True,
+    vmap=_partials_vmap, axis=along_axis(lambda x, **params: axis_sum_partials_p.bind(x), 0),
+    multiple=True, effect=True,
 )  # fmt: skip
 
 

@@ -1,0 +1,371 @@
+"""The operations random programs are drawn from: one or more for every primitive of the table.
+
+An operation knows which operands it accepts: kinds of numbers, shapes, and values far enough from
+its kinks and poles for finite differences to be trusted.  Programs are drawn together with the
+points they will be checked at, so that this is decided on the very values that occur.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.array import Array, from_numpy
+from nuvec.core.functions import choices, distributions, joining
+from nuvec.core.functions.keys import fold_in, key, split
+from nuvec.core.functions.padding import pad
+from nuvec.core.ops import arithmetic as ar
+from nuvec.core.ops import comparison as co
+from nuvec.core.ops import exponential as ex
+from nuvec.core.ops import reduction as re
+from nuvec.core.ops import shape as sh
+from nuvec.core.ops.contraction import matmul
+from nuvec.core.ops.conversion import conj, imag, make_complex, real
+from nuvec.core.ops.differentiation import depends
+from nuvec.core.ops.erf import erf
+from nuvec.core.ops.logaddexp import logaddexp
+from nuvec.core.ops.power import power
+from nuvec.core.ops.rounding import ceil, floor, round, trunc
+from nuvec.core.ops.selection import clip, maximum, minimum, where
+from nuvec.core.ops.signs import abs as absolute
+from nuvec.core.ops.signs import sign
+from nuvec.core.ops.structure import concatenate
+
+__all__ = ["OPERATIONS", "UNDRAWN", "Choices", "Operation", "kind_of", "seeded"]
+
+LIMIT = 8.0  # values of a program stay below this, so that its derivatives stay moderate
+MARGIN = 0.03  # how far values stay from kinks
+
+
+class Choices(Protocol):
+    """Where random decisions come from: a seed, or Hypothesis."""
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer in [low, high]."""
+        ...
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        """One of the options."""
+        ...
+
+
+class _Seeded:
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def integer(self, low: int, high: int) -> int:
+        return self.random.randint(low, high)
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return options[self.random.randrange(len(options))]
+
+
+def seeded(seed: int) -> Choices:
+    """Decisions that follow from a seed, alike on every platform."""
+    return _Seeded(seed)
+
+
+def _no_params(choose: Choices, *operands: np.ndarray) -> tuple[Any, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Operation:
+    """name     -- how programs show it
+    covers   -- the primitives it records
+    kinds    -- of the operands, a letter each: f real, c complex, b boolean, i integer; several
+                alternatives for one operand in brackets are written "f|c" (all operands alike)
+    apply    -- `apply(group, *arrays, *params) -> Array`
+    params   -- `params(choose, *values)`: static parameters for operands like these; None where
+                the operation does not take them
+    fits     -- `fits(*values)`: whether these values are far from kinks and poles
+    exchange -- a communication: `exchange(values of all ranks, *params)`, what each rank gets
+    sizes    -- the smallest group it works in
+    """
+
+    name: str
+    covers: tuple[str, ...]
+    kinds: str
+    apply: Callable[..., Any]
+    params: Callable[..., Any] = field(default=_no_params)
+    fits: Callable[..., Any] | None = None
+    exchange: Callable[..., list[np.ndarray]] | None = None
+    sizes: int = 1
+
+    @property
+    def communicates(self) -> bool:
+        return self.exchange is not None
+
+
+def kind_of(dtype: np.dtype) -> str:
+    """The letter of a dtype: f real, c complex, b boolean, i integer."""
+    if dtypes.is_bool(dtype):
+        return "b"
+    return "c" if dtypes.is_complex(dtype) else "f" if dtypes.is_inexact(dtype) else "i"
+
+
+OPERATIONS: list[Operation] = []
+
+
+def _add(
+    covers: str, kinds: str, apply: Callable[..., Any], params: Any = _no_params, fits: Any = None,
+    name: str = "",
+) -> None:  # fmt: skip
+    def local(group: Any, *arguments: Any) -> Any:
+        return apply(*arguments)
+
+    names = tuple(covers.split())
+    OPERATIONS.append(Operation(name or names[0], names, kinds, local, params, fits))
+
+
+# --- Element by element
+
+
+def _apart(x: Any, y: Any) -> Any:
+    return np.abs(x - y) > MARGIN
+
+
+def _away(low: float) -> Callable[[Any], Any]:
+    return lambda x: np.abs(x) > low
+
+
+def _above(low: float) -> Callable[[Any], Any]:
+    return lambda x: x > low
+
+
+def _below(high: float) -> Callable[[Any], Any]:
+    return lambda x: np.abs(x) < high
+
+
+def _off_grid(x: Any) -> Any:
+    """Away from the integers and the halves between them, where rounding jumps."""
+    return np.abs(2 * x - np.round(2 * x)) > 2 * MARGIN
+
+
+_add("add", "f|c f|c", ar.add)
+_add("subtract", "f|c f|c", ar.subtract)
+_add("multiply", "f|c f|c", ar.multiply)
+_add("divide", "f|c f|c", ar.divide, fits=lambda x, y: np.abs(y) > 0.4)
+_add("negative", "f|c", ar.negative)
+_add("reciprocal", "f|c", ar.reciprocal, fits=_away(0.4))
+_add("floor_divide", "f f", ar.floor_divide,
+     fits=lambda x, y: (np.abs(y) > 0.4) & _off_grid(np.divide(x, np.where(y == 0, 1, y))))
+_add("remainder", "f f", ar.remainder,
+     fits=lambda x, y: (np.abs(y) > 0.4) & _off_grid(np.divide(x, np.where(y == 0, 1, y))))
+_add("sqrt", "f", ar.sqrt, fits=_above(0.3))
+_add("rsqrt", "f", ar.rsqrt, fits=_above(0.4))
+_add("cbrt", "f", ar.cbrt, fits=_away(0.4))
+_add("masked_product", "f|c f|c", ar.masked_product, fits=lambda x, y: (x != 0) & (y != 0))
+_add("sin", "f|c", ex.sin, fits=_below(3))
+_add("cos", "f|c", ex.cos, fits=_below(3))
+_add("tan", "f", ex.tan, fits=lambda x: np.abs(np.cos(x)) > 0.4)
+_add("sinh", "f", ex.sinh, fits=_below(2))
+_add("cosh", "f", ex.cosh, fits=_below(2))
+_add("tanh", "f", ex.tanh)
+_add("exp", "f|c", ex.exp, fits=lambda x: np.real(x) < 2)
+_add("expm1", "f", ex.expm1, fits=_below(2))
+_add("exp2", "f", ex.exp2, fits=_below(2.5))
+_add("log", "f", ex.log, fits=_above(0.3))
+_add("log1p", "f", ex.log1p, fits=_above(-0.6))
+_add("log2", "f", ex.log2, fits=_above(0.3))
+_add("log10", "f", ex.log10, fits=_above(0.3))
+_add("sigmoid", "f", ex.sigmoid)
+_add("erf", "f", erf)
+_add("logaddexp", "f f", logaddexp)
+_add("power", "f f", power, fits=lambda x, y: (x > 0.4) & (np.abs(y) < 2.5))
+_add("integer_power", "f|c", lambda x, n: power(x, n), lambda choose, x: (choose.pick([-1, 2, 3]),),
+     _away(0.4))
+_add("abs", "f", absolute, fits=_away(MARGIN))
+_add("complex_abs", "c", absolute, fits=_away(0.3))
+_add("sign", "f", sign, fits=_away(MARGIN))
+for _p, _f in (("floor", floor), ("ceil", ceil), ("trunc", trunc), ("round", round)):
+    _add(_p, "f", _f, fits=_off_grid)
+_add("maximum", "f f", maximum, fits=_apart)
+_add("minimum", "f f", minimum, fits=_apart)
+_add("minimum maximum", "f", lambda x: clip(x, -0.5, 0.7), name="clip",
+     fits=lambda x: (np.abs(x + 0.5) > MARGIN) & (np.abs(x - 0.7) > MARGIN))
+_add("where", "b f f", where)
+_add("where", "b c c", where, name="where of complex")
+_add("real", "c", real)
+_add("imag", "c", imag)
+_add("conj", "c", conj)
+_add("complex", "f f", make_complex)
+_add("convert_dtype", "b|i", lambda x: x.astype(np.float64))
+_add("convert_dtype", "f", lambda x: x.astype(np.complex128), name="to complex")
+
+# --- Booleans and integers, which steer where, take and at
+
+for _p, _f in (("less", co.less), ("less_equal", co.less_equal), ("greater", co.greater),
+               ("greater_equal", co.greater_equal), ("equal", co.equal),
+               ("not_equal", co.not_equal)):  # fmt: skip
+    _add(_p, "f f", _f, fits=_apart)
+for _p, _f in (("logical_and", co.logical_and), ("logical_or", co.logical_or),
+               ("logical_xor", co.logical_xor)):  # fmt: skip
+    _add(_p, "b b", _f)
+_add("logical_not", "b", co.logical_not)
+for _p, _f in (("bitwise_and", co.bitwise_and), ("bitwise_or", co.bitwise_or),
+               ("bitwise_xor", co.bitwise_xor)):  # fmt: skip
+    _add(_p, "i i", _f)
+_add("invert", "i", co.invert)
+_add("left_shift", "i", lambda x: co.left_shift(x, 1), fits=_below(3))
+_add("right_shift", "i", lambda x: co.right_shift(x, 1))
+for _p, _f in (("isnan", co.isnan), ("isinf", co.isinf), ("isfinite", co.isfinite)):
+    _add(_p, "f", _f)
+
+
+# --- Reductions
+
+
+def _axis(choose: Choices, x: np.ndarray) -> tuple[Any, ...] | None:
+    if x.size == 0:
+        return None
+    axis = choose.pick([None, *range(-x.ndim, x.ndim)])
+    return axis, bool(choose.integer(0, 1))
+
+
+def _one_axis(choose: Choices, x: np.ndarray) -> tuple[Any, ...] | None:
+    return (choose.integer(-x.ndim, x.ndim - 1),) if x.ndim else None
+
+
+def _distinct(x: np.ndarray) -> Any:
+    """No two values near each other: then no extreme along any axis is a tie."""
+    ordered = np.sort(x.reshape(-1))
+    return np.diff(ordered) > MARGIN
+
+
+for _p, _r in (("sum", sh.sum), ("prod", re.prod)):
+    _add(_p, "f|c", lambda x, axis, keep, r=_r: r(x, axis=axis, keepdims=keep), _axis)
+for _p, _r in (("max", re.max), ("min", re.min)):
+    _add(_p, "f", lambda x, axis, keep, r=_r: r(x, axis=axis, keepdims=keep), _axis, _distinct)
+for _p, _r in (("any", re.any), ("all", re.all)):
+    _add(_p, "b", lambda x, axis, keep, r=_r: r(x, axis=axis, keepdims=keep), _axis)
+for _p, _r in (("argmax", re.argmax), ("argmin", re.argmin)):
+    _add(_p, "f", lambda x, axis, r=_r: r(x, axis=axis), _one_axis, _distinct)
+
+
+# --- Shapes
+
+
+def _new_shape(choose: Choices, x: np.ndarray) -> tuple[Any, ...]:
+    n = x.size
+    return (choose.pick([(n,), x.shape[::-1], (1, *x.shape), (n, 1)]),)
+
+
+def _order(choose: Choices, x: np.ndarray) -> tuple[Any, ...] | None:
+    if x.ndim < 2:
+        return None
+    k = choose.integer(1, x.ndim - 1)
+    return (tuple((i + k) % x.ndim for i in range(x.ndim)),)
+
+
+def _slice(choose: Choices, x: np.ndarray) -> tuple[Any, ...] | None:
+    if not x.ndim or x.shape[0] < 2:
+        return None
+    n = x.shape[0]
+    return choose.pick([(0, n - 1, 1), (1, n, 1), (0, n, 2), (n - 1, None, -1)])
+
+
+def _width(choose: Choices, x: np.ndarray) -> tuple[Any, ...] | None:
+    return (tuple((choose.integer(0, 1), choose.integer(0, 1)) for _ in x.shape),) if x.ndim else None
+
+
+def _indices(choose: Choices, x: np.ndarray, *rest: np.ndarray) -> tuple[Any, ...] | None:
+    if not x.ndim or not x.shape[0]:
+        return None
+    return (tuple(choose.integer(0, x.shape[0] - 1) for _ in range(2)),)
+
+
+def _distinct_indices(choose: Choices, x: np.ndarray, *rest: np.ndarray) -> Any:
+    if not x.ndim or x.shape[0] < 2:
+        return None
+    first = choose.integer(0, x.shape[0] - 1)
+    return ((first, (first + 1) % x.shape[0]),)
+
+
+def _index(indices: Any) -> Array:
+    return from_numpy(np.asarray(indices, np.int32))
+
+
+def _at(x: Array, v: Array, indices: Any, method: str) -> Any:
+    v = sh.broadcast_to(v, (len(indices), *x.shape[1:]))
+    return getattr(x.at[_index(indices)], method)(v)
+
+
+_add("reshape", "f|c|b", lambda x, s: sh.reshape(x, s), _new_shape)
+_add("transpose", "f|c|b", lambda x, axes: sh.transpose(x, axes), _order)
+_add("broadcast_to", "f|c", lambda x, n: sh.broadcast_to(x, (n, *x.shape)),
+     lambda choose, x: (choose.integer(2, 3),))
+_add("concatenate", "f|c f|c", lambda x, y, a: concatenate([x, y], axis=a),
+     lambda choose, x, y: (choose.integer(0, x.ndim - 1),) if x.ndim and x.ndim == y.ndim else None)
+_add("concatenate", "f|c f|c", lambda x, y: joining.stack([x, y]), name="stack",
+     params=lambda choose, x, y: () if x.shape == y.shape else None)
+_add("slice", "f|c", lambda x, start, stop, step: x[start:stop:step], _slice)
+_add("pad", "f|c", pad, _width)
+_add("depends", "f|c f", depends)
+_add("update_slice", "f f", lambda x, v, i: x.at[i].set(sh.broadcast_to(v, x.shape[1:])),
+     lambda choose, x, v: (choose.integer(0, x.shape[0] - 1),)
+     if x.ndim and x.shape[0] and _broadcasts(v.shape, x.shape[1:]) else None)
+_add("gather", "f|c", lambda x, indices: x[_index(indices)], _indices)
+_add("gather", "f i", lambda x, i: x[i % x.shape[0]], name="gather at computed places",
+     params=lambda choose, x, i: () if x.ndim and x.shape[0] and i.ndim < 2 else None)
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
+def _scattered(draw: Any) -> Any:
+    def params(choose: Choices, x: np.ndarray, v: np.ndarray) -> Any:
+        return draw(choose, x) if x.ndim and _broadcasts(v.shape, (2, *x.shape[1:])) else None
+
+    return params
+
+
+_add("scatter_add", "f f", lambda x, v, i: _at(x, v, i, "add"), _scattered(_indices))
+for _p, _m, _fits in (("scatter_set", "set", None), ("scatter_multiply", "multiply", None),
+                      ("scatter_max", "max", lambda x, v: _all_apart(x, v)),
+                      ("scatter_min", "min", lambda x, v: _all_apart(x, v))):  # fmt: skip
+    _add(_p, "f f", lambda x, v, i, m=_m: _at(x, v, i, m), _scattered(_distinct_indices), _fits)
+
+
+def _all_apart(x: np.ndarray, v: np.ndarray) -> Any:
+    return np.abs(x.reshape(-1, 1) - v.reshape(1, -1)) > MARGIN
+
+
+_add("dot_general", "f|c f|c", matmul,
+     lambda choose, x, y: () if _multiplies(x.shape, y.shape) else None)
+
+
+def _multiplies(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return bool(a and b and len(a) < 3 and len(b) < 3 and a[-1] == b[-2 if len(b) > 1 else 0])
+
+
+# --- Random numbers from a fixed key: constants that depend on no input
+
+
+def _uniform(x: Array, seed: int) -> Any:
+    keys = split(fold_in(key(seed), 1))
+    first, second = keys[0], keys[1]
+    scale = distributions.uniform(first, x.shape, dtype=np.float64)
+    return x * (scale + choices.permutation(second, 3)[0].astype(np.float64))
+
+
+_add("random_bits random_split random_permutation random_fold_in", "f", _uniform,
+     lambda choose, x: (choose.integer(0, 99),))
+
+# What is not drawn, and why.
+UNDRAWN = {
+    "stop_gradient": "its derivative is not that of its value",
+    "sum_gradients": "its backward is not the adjoint of its forward, by design",
+    "sum_partials": "its backward is not the adjoint of its forward, by design",
+    "placeholder": "made by recording", "projection": "made by recording",
+    "identity": "made by recording", "mark": "made by recording",
+}  # fmt: skip

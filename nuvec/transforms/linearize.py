@@ -1,0 +1,163 @@
+"""linearize and linear_transpose: the linear function that is a derivative, and its transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nuvec.core import dtypes, tree
+from nuvec.core.array import Array, operand
+from nuvec.core.errors import DtypeError, NuvecError, ShapeError
+from nuvec.core.ir import Aval
+from nuvec.core.node import Node, Trace, observed_effects
+from nuvec.core.ops.differentiation import zeros_of
+from nuvec.core.primitive import IDENTITY, MARK, MINUS_ONE, ONE, PROJECTION, identity_input
+from nuvec.core.traceback import filtered
+from nuvec.core.walk import Step
+from nuvec.transforms.backward import Recording
+from nuvec.transforms.jvp import forward_walk, is_active, matching_leaves, tied
+
+
+def match_leaves(
+    what: str, structure: Any, given: Any, avals: Sequence[Aval]
+) -> list[Array | None]:
+    """The leaves of a tree of tangents or cotangents, checked against what they belong to: a weak
+    scalar takes its dtype, None and integer leaves are zero (None)."""
+    found: list[Array | None] = []
+    leaves = matching_leaves(what, structure, given)
+    paths = structure.paths()
+    for leaf, a, path in zip(leaves, avals, paths, strict=True):
+        if leaf is None or not dtypes.is_inexact(a.dtype):
+            found.append(None)
+            continue
+        where = f"{what}{tree.keystr(path)}"
+        array = operand(leaf, where)
+        if array.shape != a.shape:
+            raise ShapeError(f"{where} has shape {array.shape}, and what it belongs to {a.shape}")
+        if array.dtype != a.dtype:
+            if not array.aval.weak:
+                raise DtypeError(
+                    f"{where} is {array.aval}, and what it belongs to {a}; convert it with "
+                    f".astype({dtypes.name(a.dtype)!r})"
+                )
+            array = array.astype(a.dtype)
+        found.append(array)
+    return found
+
+
+class _Linear:
+    """A function recorded once at a point: its derivative there, pushed any number of times."""
+
+    def __init__(self, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool) -> None:
+        self.name = f"linearize of {getattr(f, '__name__', type(f).__name__)}"
+        paths, self.structure = tree.flatten_with_path(primals)
+        inputs: list[Array] = []
+
+        def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            inputs.extend(
+                identity_input(trace, operand(leaf, f"{self.name}: primals{tree.keystr(path)}"))
+                for path, leaf in paths
+            )
+            return tree.unflatten(self.structure, inputs), {}
+
+        self.recording = Recording(f, self.name, has_aux, mode="jvp")
+        self.recording.run(arguments, inputs)
+
+    def push(self, *tangents: Any) -> Any:
+        """The output tangents for tangents of the primals."""
+        recording = self.recording
+        avals = [n.aval for n in recording.inputs]
+        given = match_leaves(f"{self.name}: the tangents", self.structure, tangents, avals)
+        moving: dict[Node, Array] = {
+            n: t for n, t in zip(recording.inputs, given, strict=True) if t is not None
+        }
+        with observed_effects() as effects:
+            forward_walk(recording.trace, recording.steps, moving)
+        moved = [
+            moving[n] if is_active(n, recording.trace) and n in moving else zeros_of(n.aval)
+            for n in recording.nodes
+        ]
+        return tree.unflatten(recording.structure, tied(moved, effects or recording.effects))
+
+
+@filtered
+def linearize(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """The value of `f` at `primals` and its derivative there, as a linear function.
+
+    Returns (output, f_jvp), and the auxiliary output third with `has_aux`.  `f_jvp(*tangents)`
+    takes tangents like the primals and returns the output's; it may be called any number of
+    times, and mapped and compiled: `f` itself is evaluated once.
+
+    >>> import nuvec as nv
+    >>> y, push = nv.linearize(nv.sin, 0.0)
+    >>> push(2.0)
+    array(2., dtype=float32)
+    """
+    linear = _Linear(f, primals, has_aux)
+    recording = linear.recording
+    out = tree.unflatten(recording.structure, [Array(n) for n in recording.nodes])
+    push = filtered(linear.push)
+    return (out, push, recording.aux) if has_aux else (out, push)
+
+
+@filtered
+def linear_transpose(f: Callable[..., Any], *primals: Any) -> Callable[[Any], Any]:
+    """The transpose of a linear function.
+
+    Of `primals` only shapes and dtypes count.  The result takes a cotangent like `f`'s output and
+    returns a tuple of them like the primals: <c, f(x)> = <transpose(c), x>, without conjugation.
+    Raises NuvecError that names the operation when `f` is not linear.
+
+    >>> import nuvec as nv
+    >>> nv.linear_transpose(lambda x: 3 * x[::2], nv.zeros(4))(nv.array([1.0, 2.0]))
+    (array([3., 0., 6., 0.], dtype=float32),)
+    """
+    name = f"linear_transpose of {getattr(f, '__name__', type(f).__name__)}"
+    paths, structure = tree.flatten_with_path(primals)
+    inputs: list[Array] = []
+
+    def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        for path, leaf in paths:
+            a = operand(leaf, f"{name}: primals{tree.keystr(path)}").aval
+            inputs.append(identity_input(trace, zeros_of(a)))
+        return tree.unflatten(structure, inputs), {}
+
+    recording = Recording(f, name, False)
+    recording.run(arguments, inputs)
+    _check_linear(recording.trace, recording.steps, name)
+
+    @filtered
+    def transposed(cotangent: Any) -> Any:
+        avals = [n.aval for n in recording.nodes]
+        what = f"{name}: the cotangents"
+        given = match_leaves(what, recording.structure, cotangent, avals)
+        return tree.unflatten(structure, recording.pull(given))
+
+    return transposed
+
+
+def _check_linear(trace: Trace, steps: Sequence[Step], name: str) -> None:
+    """Raise unless every recorded equation is linear in what depends on the inputs."""
+    for node, inputs in steps:
+        primitive = node.primitive
+        active = [i for i, n in enumerate(inputs) if is_active(n, trace)]
+        if primitive in (IDENTITY, PROJECTION, MARK) or primitive.effect or not active:
+            continue
+        if primitive.derivatives is not None:
+            passes = all(primitive.derivatives[i] in (ONE, MINUS_ONE) for i in active)
+            offset = len(active) < len(inputs) and primitive.name in ("add", "subtract")
+            if passes and not offset:
+                continue
+        which = primitive.linear_operands
+        listed = which is None or all(i in which for i in active)
+        if primitive.linear == "joint" and listed:
+            continue
+        if primitive.linear == "each" and listed and len(active) == 1:
+            continue
+        if primitive.name == "convert_dtype":
+            continue
+        raise NuvecError(
+            f"{name}: the function is not linear in its arguments: {primitive.name} of "
+            f"{', '.join(str(n.aval) for n in inputs)} is not"
+        )
+

@@ -1,0 +1,243 @@
+"""Loops made of scan and while_loop: fori_loop, map, associative_scan."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import dtypes, tree
+from nuvec.core.array import Array, from_numpy, operand
+from nuvec.core.errors import ConcretizationError, DtypeError, ShapeError, TreeError
+from nuvec.core.functions.joining import concatenate
+from nuvec.core.ops.structure import flip
+from nuvec.core.ops.arithmetic import add
+from nuvec.core.ops.build import converted, normalize_axis
+from nuvec.core.ops.comparison import less
+from nuvec.core.ops.shape import move_axis, reshape
+from nuvec.core.traceback import filtered
+from nuvec.transforms.scan import scan
+from nuvec.transforms.vmap import vmap
+from nuvec.transforms.while_loop import while_loop
+
+
+@filtered
+def fori_loop(
+    lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, *,
+    unroll: int | bool = 1,
+) -> Any:  # fmt: skip
+    """`for i in range(lower, upper): carry = body_fun(i, carry)`, from `init`; the last carry.
+
+    lower, upper -- integer scalars.  Where their values are known (Python integers, arrays
+                    outside of compile and vmap) the loop is a scan, differentiable in both modes;
+                    where not, a while_loop, which has forward mode alone
+    body_fun     -- returns a carry of the structure, shapes and dtypes of `init`; `i` is an int32
+                    (int64 where the bounds need it)
+    unroll       -- as scan's, for known bounds
+
+    Raises DtypeError and ShapeError for bounds that are not integer scalars.
+
+    >>> import nuvec as nv
+    >>> nv.fori_loop(1, 5, lambda i, c: c * i, 1)
+    array(24, dtype=int32)
+    """
+    bounds = [_bound(b, name) for b, name in ((lower, "lower"), (upper, "upper"))]
+    known = [_known(b) for b in bounds]
+    if None in known:
+        return _traced_fori(*bounds, body_fun, init)
+    first, end = known
+    length = max(0, end - first)  # type: ignore[operator]
+    weak = all(isinstance(b, int) for b in bounds)
+    dtype = _index_dtype(bounds, known)
+    numbers = from_numpy(np.arange(first, first + length, dtype=dtype))  # type: ignore[operator]
+
+    def step(carry: Any, i: Array) -> Any:
+        # Python integers are weak: so is what counts between them.
+        return body_fun(converted(i, i.dtype, True) if weak else i, carry), None
+
+    return scan(step, init, numbers, unroll=unroll)[0]
+
+
+def _bound(value: Any, name: str) -> Any:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return value
+    array = operand(value, f"fori_loop's {name}")
+    if array.shape != () or not dtypes.is_integer(array.dtype):
+        kind = ShapeError if array.shape else DtypeError
+        raise kind(f"fori_loop: {name} must be an integer scalar, got {array.aval}")
+    return array
+
+
+def _known(bound: Any) -> int | None:
+    if not isinstance(bound, Array):
+        return operator.index(bound)
+    try:
+        return int(bound.item())
+    except ConcretizationError:
+        return None
+
+
+def _index_dtype(bounds: Sequence[Any], known: Sequence[Any]) -> np.dtype:
+    given = [b.dtype for b in bounds if not isinstance(b, int)]
+    if given:
+        return np.dtype(np.result_type(*given))
+    fits = all(-(2**31) <= k < 2**31 for k in known)
+    return dtypes.int32 if fits else dtypes.int64
+
+
+def _traced_fori(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any) -> Any:
+    given = [b.dtype for b in (lower, upper) if not isinstance(b, int)]
+    dtype = np.dtype(np.result_type(*given))
+    first, end = (
+        b if isinstance(b, Array) and b.dtype == dtype else converted(operand(b), dtype)
+        for b in (lower, upper)
+    )
+
+    def step(state: Any) -> Any:
+        i, end, carry = state
+        return add(i, 1), end, body_fun(i, carry)
+
+    return while_loop(lambda state: less(state[0], state[1]), step, (first, end, init))[2]
+
+
+@filtered
+def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any:
+    """`f` applied to every slice of `xs` along its leading axis, one after the other; stacked.
+
+    xs         -- an array or a tree of them, with one leading size
+    batch_size -- how many slices go through `vmap(f)` at once; one at a time when None
+
+    Unlike vmap, at most `batch_size` elements' intermediate values are in memory at a time.
+
+    >>> import nuvec as nv
+    >>> nv.map(lambda x: x * x, nv.arange(4))
+    array([0, 1, 4, 9], dtype=int32)
+    """
+
+    def one(xs: Any) -> Any:
+        return scan(lambda carry, x: (carry, f(x)), None, xs)[1]
+
+    if batch_size is None:
+        return one(xs)
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"map: batch_size must be an integer >= 1, got {batch_size!r}")
+    xs = tree.map(lambda x: operand(x, "map's xs"), xs)
+    leaves = tree.leaves(xs)
+    sizes = {x.shape[0] if x.shape else None for x in leaves}
+    if len(sizes) != 1 or None in sizes:
+        raise ShapeError(
+            "map: xs must have one leading size, got shapes "
+            + ", ".join(str(x.shape) for x in leaves)
+        )
+    (size,) = sizes
+    whole = size // batch_size * batch_size
+    mapped = vmap(f)
+    parts = []
+    if whole or not size:
+        blocks = tree.map(
+            lambda x: reshape(x[:whole], (whole // batch_size, batch_size, *x.shape[1:])), xs
+        )
+        found = scan(lambda carry, x: (carry, mapped(x)), None, blocks)[1]
+        parts.append(tree.map(lambda y: reshape(y, (whole, *y.shape[2:])), found))
+    if whole < size:
+        parts.append(mapped(tree.map(lambda x: x[whole:], xs)))
+    return parts[0] if len(parts) == 1 else tree.map(lambda *ys: concatenate(ys), *parts)
+
+
+@filtered
+def associative_scan(
+    fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0
+) -> Any:
+    """All prefixes `elems[0], fn(elems[0], elems[1]), ...` along `axis`, in logarithmic depth.
+
+    fn      -- associative: `fn(fn(a, b), c) == fn(a, fn(b, c))`.  It is given slices of many
+               elements along `axis` at once, as trees of the structure of `elems`
+    elems   -- an array or a tree of them, of one size along `axis`
+    reverse -- suffixes instead, from the last element
+
+    Raises TreeError when `fn` changes the structure, ShapeError when it changes shapes.
+
+    >>> import nuvec as nv
+    >>> nv.associative_scan(nv.add, nv.arange(5))
+    array([ 0,  1,  3,  6, 10], dtype=int32)
+    """
+    if not callable(fn):
+        raise TypeError(f"associative_scan takes a function first, got {type(fn).__name__}")
+    leaves, structure = tree.flatten(elems)
+    arrays = [operand(x, "associative_scan's elems") for x in leaves]
+    if not arrays:
+        raise TreeError("associative_scan: elems has no arrays")
+    axes = [normalize_axis(axis, x.ndim, "associative_scan's axis") for x in arrays]
+    moved = [move_axis(x, a, 0) for x, a in zip(arrays, axes, strict=True)]
+    if len({x.shape[0] for x in moved}) > 1:
+        raise ShapeError(
+            f"associative_scan: sizes along axis {axis} differ: shapes "
+            + ", ".join(str(x.shape) for x in arrays)
+        )
+
+    def combine(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
+        """fn on elements whose axis is in front, as it sees them: along `axis`."""
+        back = [
+            tree.unflatten(structure, [move_axis(x, 0, k) for x, k in zip(side, axes, strict=True)])
+            for side in ((b, a) if reverse else (a, b))
+        ]
+        found, out = tree.flatten(fn(*back))
+        if out != structure:
+            raise TreeError(
+                f"associative_scan: fn must return the structure of elems, {structure}, and it "
+                f"returned {out}"
+            )
+        outs = [operand(x, "an output of associative_scan's fn") for x in found]
+        outs = [move_axis(x, k, 0) for x, k in zip(outs, axes, strict=True)]
+        for x, y in zip(a, outs, strict=True):
+            if x.shape != y.shape or (x.dtype != y.dtype and not x.aval.weak):
+                raise (ShapeError if x.shape != y.shape else DtypeError)(
+                    f"associative_scan: fn must keep shapes and dtypes, and made {y.aval} of {x.aval}"
+                )
+        return outs
+
+    if reverse:
+        moved = [flip(x, 0) for x in moved]
+    prefixes = _prefixes(combine, moved)
+    if reverse:
+        prefixes = [flip(x, 0) for x in prefixes]
+    return tree.unflatten(
+        structure, [move_axis(x, 0, k) for x, k in zip(prefixes, axes, strict=True)]
+    )
+
+
+def _prefixes(
+    combine: Callable[[Sequence[Array], Sequence[Array]], list[Array]], xs: Sequence[Array]
+) -> list[Array]:
+    """Pairs are combined, their prefixes found, and those in between made from these."""
+    size = xs[0].shape[0]
+    if size < 2:
+        return list(xs)
+    pairs = combine([x[0 : size - 1 : 2] for x in xs], [x[1::2] for x in xs])
+    odd = _prefixes(combine, pairs)
+    if size == 2:
+        even: list[Array] = []
+    else:
+        rest = [x[2::2] for x in xs]
+        count = rest[0].shape[0]
+        even = combine([x[:count] for x in odd], rest)
+    return [
+        _interleaved(x[:1], o, even[k] if even else None)
+        for k, (x, o) in enumerate(zip(xs, odd, strict=True))
+    ]
+
+
+def _interleaved(first: Array, odd: Array, even: Array | None) -> Array:
+    """first, odd[0], even[0], odd[1], even[1], ..."""
+    if even is None:
+        return concatenate([first, odd])
+    count, shape = even.shape[0], odd.shape[1:]
+    both = concatenate(
+        [reshape(odd[:count], (count, 1, *shape)), reshape(even, (count, 1, *shape))], axis=1
+    )
+    parts = [first, reshape(both, (2 * count, *shape))]
+    if odd.shape[0] > count:
+        parts.append(odd[count:])
+    return concatenate(parts)
