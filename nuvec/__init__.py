@@ -205,6 +205,7 @@ from nuvec.transforms.ir_tools import make_ir
 from nuvec.transforms.jacobian import hessian, jacfwd, jacrev
 from nuvec.transforms.jvp import jvp
 from nuvec.transforms.linearize import linear_transpose, linearize
+from nuvec.transforms.vectorize import vectorize
 from nuvec.transforms.vmap import vmap
 
 # Control flow
@@ -450,6 +451,7 @@ __all__ = [
     "var",
     "vdot",
     "vecdot",
+    "vectorize",
     "vjp",
     "vmap",
     "vstack",

@@ -153,6 +153,13 @@ class IR:
         self.derived[key] = value
         return value
 
+    if TYPE_CHECKING:  # attached by the files that show an IR: html.py, dot.py
+
+        def to_dot(self) -> str:
+            """The program as a graph, in Graphviz's DOT language."""
+
+        def _repr_html_(self) -> str: ...
+
     @property
     def effect(self) -> bool:
         found = self.derived.get("effect")

@@ -5,7 +5,8 @@
     aval    = ["~"] dtype "[" [int ("," int)*] "]"
     eqn     = (binder+ | "()") "=" primitive ["[" (name "=" value)* "]"] atom* [comment]
     atom    = name | number [":" ["~"] dtype]
-    value   = number | string | tuple | list | dict | dtype | aval | slice | scalar | ir | ...
+    value   = number | string | tuple | list | dict | dtype | aval | slice | scalar | ir | symbol
+    symbol  = "@" name
 
 A comment on the line an equation ends in is its source; other comments are skipped.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -33,6 +34,7 @@ _TOKEN = re.compile(
     | (?P<string>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
     | (?P<number>-?(?:inf\b|nan\b|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))
     | (?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)
+    | (?P<symbol>@\w+)
     | (?P<opaque><[^\n]*)
     | (?P<ellipsis>\.\.\.)
     | (?P<sign>[{}()\[\],:=~.])
@@ -67,18 +69,20 @@ def _tokens(text: str) -> list[_Token]:
     return found
 
 
-def parse(text: str) -> IR:
+def parse(text: str, groups: Mapping[str, Any] | None = None) -> IR:
     """The IR that a text stands for; printing it gives the same text.
 
+    groups -- what the symbols in the text stand for: `@world` is `groups["world"]`
+
     Primitives are looked up by name. Raises IRError where the text is not an IR, names an
-    unknown primitive or an undefined variable, or holds a value that text cannot carry (a
-    group, a callable, a constant that was too large to print).
+    unknown primitive, an undefined variable or a group that is not given, or holds a value that
+    text cannot carry (a callable, a custom rule, a constant that was too large to print).
 
     >>> ir = parse("{ lambda x:float32[3] . in (x) }")
     >>> ir.in_avals
     (float32[3],)
     """
-    parser = _Parser(_tokens(text))
+    parser = _Parser(_tokens(text), {} if groups is None else groups)
     ir = parser.ir()
     if parser.peek().kind != "end":
         parser.fail("the end")
@@ -88,8 +92,9 @@ def parse(text: str) -> IR:
 class _Parser:
     """Recursive descent over the tokens; one method a line of the grammar."""
 
-    def __init__(self, tokens: list[_Token]) -> None:
+    def __init__(self, tokens: list[_Token], groups: Mapping[str, Any]) -> None:
         self.tokens = tokens
+        self.groups = groups
         self.position = 0
         self.place = ""  # the parameter or constant being read, for messages
 
@@ -246,6 +251,8 @@ class _Parser:
         token = self.peek()
         if token.kind == "opaque":
             self.error(f"{self.place} cannot be read back from text: {token.text}")
+        if token.kind == "symbol":
+            return self.symbol()
         if token.kind == "number":
             self.take()
             return _number(token.text)
@@ -263,6 +270,17 @@ class _Parser:
             self.place = place
             return ir
         return self.collection()
+
+    def symbol(self) -> Any:
+        name = self.peek().text[1:]
+        if name not in self.groups:
+            given = ", ".join(map(repr, self.groups)) or "none"
+            self.error(
+                f"{self.place} is the group @{name}, which text cannot carry (given: {given}); "
+                f"pass it, as in parse(text, groups={{{name!r}: group}})"
+            )
+        self.take()
+        return self.groups[name]
 
     def collection(self) -> Any:
         if self.accept("("):

@@ -1,4 +1,4 @@
-"""IR as text that a person can read and `parser.parse` reads back, and as HTML for notebooks.
+"""IR as text that a person can read and `parser.parse` reads back.
 
 The form::
 
@@ -13,14 +13,18 @@ A variable is written with its aval where it is defined (`~` marks a weak one) a
 where it is used. Names are the user's where known, else a, b, ..., z, aa, ... in order of
 definition. A literal of a default dtype (bool, int32, float32, complex64) is its value alone;
 any other says its aval: `2.0:float64`, `1:~int32`. Layout carries no meaning.
+
+A group of ranks, which text cannot carry, is written as a symbol, `@world`: `parse` is told which
+group that is. Anything else text cannot carry (a function, a custom rule) is written `<...>`.
 """
 
 from __future__ import annotations
 
-import html
 import itertools
 import re
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
@@ -29,7 +33,18 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.ir import IR, Aval, Eqn, Literal, Var, sub_irs
 
-__all__ = ["RESERVED", "Names", "format_eqn", "format_ir", "format_value", "ir_html"]
+__all__ = [
+    "RESERVED",
+    "Names",
+    "format_atom",
+    "format_binder",
+    "format_constant",
+    "format_eqn",
+    "format_ir",
+    "format_params",
+    "format_value",
+    "symbols_named",
+]
 
 LARGE = 64  # a constant with more elements than this is printed without its values
 # Words that mean something where a variable's name could stand.
@@ -72,6 +87,44 @@ class Names:
             name = next(name for name in self._fresh if name not in self._taken)
             self._names[var] = name
         return name
+
+
+# --- Symbols: what text cannot carry, and parse is given
+
+
+class _Symbols(threading.local):
+    """The symbols of the text that this thread is writing: object -> name."""
+
+    names: dict[Any, str] | None = None
+
+
+_symbols = _Symbols()
+
+
+@contextmanager
+def symbols_named() -> Iterator[None]:
+    """One object has one name, and another object another one, all through a text."""
+    if _symbols.names is not None:  # an IR inside another one
+        yield
+        return
+    _symbols.names = {}
+    try:
+        yield
+    finally:
+        _symbols.names = None
+
+
+def _symbol(value: Any) -> str | None:
+    """`@world` for a group; None for what has no symbol."""
+    wanted = getattr(type(value), "symbol", None)
+    if wanted is None:
+        return None
+    names = {} if _symbols.names is None else _symbols.names
+    if value not in names:
+        name = re.sub(r"\W", "_", value.symbol)
+        taken = sum(re.sub(r"_\d+$", "", n) == name for n in names.values())
+        names[value] = f"{name}_{taken + 1}" if taken else name
+    return f"@{names[value]}"
 
 
 # --- Values
@@ -130,6 +183,9 @@ def _map(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _format_opaque(value: Any) -> str:
+    symbol = _symbol(value)
+    if symbol is not None:
+        return symbol
     name = getattr(value, "__qualname__", None)
     text = f"{type(value).__name__} {name}" if isinstance(name, str) else repr(value)
     text = text.removeprefix("<").removesuffix(">")
@@ -138,7 +194,7 @@ def _format_opaque(value: Any) -> str:
     return f"<{text}>"
 
 
-def _format_atom(atom: Var | Literal, names: Names) -> str:
+def format_atom(atom: Var | Literal, names: Names) -> str:
     if isinstance(atom, Var):
         return names[atom]
     if not isinstance(atom, Literal) or not isinstance(atom.value, np.generic):
@@ -151,11 +207,11 @@ def _format_atom(atom: Var | Literal, names: Names) -> str:
     return text
 
 
-def _format_binder(var: Var, names: Names) -> str:
+def format_binder(var: Var, names: Names) -> str:
     return f"{names[var]}:{var.aval!r}"
 
 
-def _format_constant(value: Any) -> str:
+def format_constant(value: Any) -> str:
     array = np.asarray(value)
     if array.size > LARGE:
         return f"<{array.size} values>"
@@ -176,7 +232,7 @@ def _indent(text: str, columns: int) -> str:
     return text.replace("\n", "\n" + " " * columns)
 
 
-def _format_params(params: dict[str, Any]) -> str:
+def format_params(params: dict[str, Any]) -> str:
     if not params:
         return ""
     items = [f"{name}={format_value(value)}" for name, value in params.items()]
@@ -188,9 +244,9 @@ def _format_params(params: dict[str, Any]) -> str:
 
 def format_eqn(eqn: Eqn, names: Names, source: bool = False) -> str:
     """One equation as text; with `source`, the user's line as a comment."""
-    outputs = " ".join(_format_binder(var, names) for var in eqn.outputs) or "()"
-    operation = eqn.primitive.name + _format_params(eqn.params)
-    text = " ".join([f"{outputs} = {operation}", *(_format_atom(a, names) for a in eqn.inputs)])
+    outputs = " ".join(format_binder(var, names) for var in eqn.outputs) or "()"
+    operation = eqn.primitive.name + format_params(eqn.params)
+    text = " ".join([f"{outputs} = {operation}", *(format_atom(a, names) for a in eqn.inputs)])
     return f"{text}  # {eqn.source}" if source and eqn.source else text
 
 
@@ -203,81 +259,26 @@ def format_ir(ir: IR, source: bool = False) -> str:
     { lambda x:float32[3] .
       in (x) }
     """
+    with symbols_named():
+        return _format_ir(ir, source)
+
+
+def _format_ir(ir: IR, source: bool) -> str:
     names = Names(ir)
-    binders = "".join(f" {_format_binder(var, names)}" for var in ir.inputs)
+    binders = "".join(f" {format_binder(var, names)}" for var in ir.inputs)
     lines = [f"{{ lambda{binders} ."]
     lead = "  const "
     for var, value in ir.constants:
-        lines.append(f"{lead}{_format_binder(var, names)} = {_format_constant(value)}")
+        lines.append(f"{lead}{format_binder(var, names)} = {format_constant(value)}")
         lead = " " * len(lead)
     lead = "  let "
     for eqn in ir.eqns:
         lines.append(lead + _indent(format_eqn(eqn, names, source), 6))
         lead = " " * len(lead)
-    outputs = ", ".join(_format_atom(atom, names) for atom in ir.outputs)
+    outputs = ", ".join(format_atom(atom, names) for atom in ir.outputs)
     lines.append(f"  in ({outputs}) }}")
     return "\n".join(lines)
 
 
-# --- HTML
-
-_STYLE = """\
-<style>
-.nuvec-ir { font-family: monospace; white-space: pre-wrap; line-height: 1.4; }
-.nuvec-ir details { margin-left: 2ch; }
-.nuvec-ir summary { cursor: pointer; }
-.nuvec-ir .eqn { margin-left: 4ch; text-indent: -2ch; }
-.nuvec-ir .aval, .nuvec-ir .source { opacity: 0.6; }
-.nuvec-ir .primitive { font-weight: bold; }
-.nuvec-ir .effect { background: rgba(255, 165, 0, 0.25); }
-</style>"""
-
-
-def _span(kind: str, text: str) -> str:
-    return f'<span class="{kind}">{html.escape(text)}</span>'
-
-
-def _html_binder(var: Var, names: Names) -> str:
-    return html.escape(names[var]) + _span("aval", f":{var.aval!r}")
-
-
-def _html_eqn(eqn: Eqn, names: Names) -> str:
-    outputs = " ".join(_html_binder(var, names) for var in eqn.outputs) or "()"
-    plain = {name: value for name, value in eqn.params.items() if not sub_irs({name: value})}
-    operands = "".join(f" {_format_atom(atom, names)}" for atom in eqn.inputs)
-    text = f"{outputs} = {_span('primitive', eqn.primitive.name)}"
-    text += html.escape(_format_params(plain) + operands)
-    if eqn.source:
-        text += _span("source", f"  # {eqn.source}")
-    for name, value in eqn.params.items():
-        inner = sub_irs({name: value})
-        for i, ir in enumerate(inner):
-            label = name if len(inner) == 1 else f"{name}[{i}]"
-            text += _html_details(ir, label, is_open=False)
-    effect = " effect" if eqn.effect else ""
-    title = ' title="communicates"' if eqn.effect else ""
-    return f'<div class="eqn{effect}"{title}>{text}</div>'
-
-
-def _html_details(ir: IR, label: str, is_open: bool) -> str:
-    names = Names(ir)
-    binders = " ".join(_html_binder(var, names) for var in ir.inputs)
-    count = f"{len(ir.eqns)} equation{'' if len(ir.eqns) == 1 else 's'}"
-    parts = [f"<summary>{html.escape(label)} ({binders}), {count}</summary>"]
-    for var, value in ir.constants:
-        constant = html.escape(_format_constant(value))
-        parts.append(f'<div class="eqn">const {_html_binder(var, names)} = {constant}</div>')
-    parts += [_html_eqn(eqn, names) for eqn in ir.eqns]
-    outputs = ", ".join(_format_atom(atom, names) for atom in ir.outputs)
-    parts.append(f'<div class="eqn">in ({html.escape(outputs)})</div>')
-    return f"<details{' open' if is_open else ''}>{''.join(parts)}</details>"
-
-
-def ir_html(ir: IR) -> str:
-    """The IR as a self-contained piece of HTML: IRs inside fold, communications stand out."""
-    return f'{_STYLE}<div class="nuvec-ir">{_html_details(ir, "lambda", is_open=True)}</div>'
-
-
 # Attached here because this file is built on ir.py, and an IR prints itself.
 IR.__str__ = IR.__repr__ = format_ir  # type: ignore[assignment, method-assign]
-IR._repr_html_ = ir_html  # type: ignore[attr-defined]

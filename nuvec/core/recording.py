@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -125,9 +126,13 @@ class _Closer:
 
 
 def _hint(node: Node) -> str:
-    """A name for the printer from the placeholder's description, "argument 'x' of f"."""
+    """A name for the printer from the placeholder's description: "argument 'x'['w'] of f" is the
+    leaf x_w."""
     name = node.params.get("name", "")
-    return name.split("'")[1] if name.count("'") >= 2 else ""
+    if name.count("'") < 2:
+        return ""
+    path = name[: name.rindex(" of ")] if " of " in name else name
+    return "_".join(re.findall(r"[A-Za-z0-9_]+", path.removeprefix("argument ")))
 
 
 def _literal_array(atom: Literal) -> Array:

@@ -46,6 +46,10 @@ class AxisGroup(Group):
             "the mapped function instead"
         )
 
+    @property
+    def symbol(self) -> str:
+        return f"axis_{self.axis.name}"
+
     def rank(self) -> Any:
         """The element's index: a traced int32 scalar, another one for every element."""
         self.check_open("rank()")
@@ -129,7 +133,7 @@ def _index_axis(
 
 
 # An effect although it sends nothing: it belongs to its vmap as communications do.
-axis_index_p = Primitive(
+axis_index_p: Primitive = Primitive(
     "axis_index", _index_lower, _index_rule, "effect",
     jvp=lambda tangents, outs, **params: [None],
     vjp=lambda cs, outs, **params: [],

@@ -106,15 +106,17 @@ class Communicator(ABC):
     def recv(self, specs: Sequence[Spec], src: int) -> list[Buffer]:
         """Receive the next message of rank `src`, whose arrays must be as `specs` says."""
 
-    def permute(
-        self, arrays: Sequence[Buffer], perm: Sequence[tuple[int, int]]
-    ) -> list[Buffer]:
+    def permute(self, arrays: Sequence[Buffer], perm: Sequence[tuple[int, int]]) -> list[Buffer]:
         """The arrays of the rank that `perm`, (source, destination) pairs, sends here; zeros where
         it sends nothing.
 
         A collective: every rank calls it, with the same `perm` in the same order, in which no
-        source and no destination is there twice.  Raises `MismatchError` when they differ.
+        source and no destination is there twice.  Raises `MismatchError` on all ranks when they
+        differ; nothing was sent then, and the group stays whole.
         """
+        for ranks in zip(*perm, strict=True):
+            if len(set(ranks)) < len(ranks) or not all(0 <= r < self.size for r in ranks):
+                raise ValueError(f"permute {list(perm)} is no permutation of {self.size} ranks")
         table = np.array(perm, np.int64).reshape(-1)
         padded = np.full(2 * self.size, -1, np.int64)
         padded[: table.size] = table
@@ -126,12 +128,10 @@ class Communicator(ABC):
                     [tuple(p) for p in row.reshape(-1, 2).tolist() if p[0] >= 0]
                     for row in (given[0], other)
                 ]
-                error = MismatchError(
+                raise MismatchError(
                     f"rank 0 is at permute {pairs[0]}, rank {rank} at permute {pairs[1]}; every "
                     "rank must give the same pairs in the same order"
                 )
-                self.abort(str(error))
-                raise error
         for source, destination in perm:
             if source == self.rank and destination != self.rank:
                 self.send(arrays, destination)

@@ -56,6 +56,11 @@ class Group:
         self.communicator = communicator
         self.queue = queue
 
+    @property
+    def symbol(self) -> str:
+        """What it is called where a program is printed."""
+        return "world" if self is _current_group() else "group"
+
     def rank(self) -> int:
         """This rank's number in the group, from 0."""
         return self.communicator.rank

@@ -9,9 +9,16 @@ from nuvec.testing.collectives import check_collective
 from nuvec.testing.communications import RecordingCommunicator, recorded
 from nuvec.testing.derivatives import check_grads, check_jvp, check_second_order, check_vjp
 from nuvec.testing.lowering import check_compile, check_lowering
+from nuvec.testing.nested import NESTED  # importing it adds control flow to random programs
+from nuvec.testing.program_checks import check_case
+from nuvec.testing.programs import Case, Program, random_case, simulate
 
 __all__ = [
+    "NESTED",
+    "Case",
+    "Program",
     "RecordingCommunicator",
+    "check_case",
     "check_collective",
     "check_compile",
     "check_grads",
@@ -20,5 +27,7 @@ __all__ = [
     "check_second_order",
     "check_vjp",
     "check_vmap",
+    "random_case",
     "recorded",
+    "simulate",
 ]

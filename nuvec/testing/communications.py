@@ -64,9 +64,7 @@ class RecordingCommunicator(Communicator):
         self.calls.append(" ".join([f"recv from {src}", *listed]))
         return self.inner.recv(specs, src)
 
-    def permute(
-        self, arrays: Sequence[Buffer], perm: Sequence[tuple[int, int]]
-    ) -> list[Buffer]:
+    def permute(self, arrays: Sequence[Buffer], perm: Sequence[tuple[int, int]]) -> list[Buffer]:
         self._note(f"permute {list(perm)}", arrays)
         return self.inner.permute(arrays, perm)
 

@@ -112,9 +112,12 @@ def _wide(x: np.ndarray) -> np.ndarray:
 
 
 def close(a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> bool:
-    """Equal up to `atol + rtol * |b|`, where NaN equals NaN and infinities themselves."""
+    """Equal up to `atol + rtol * |b|`, where NaN equals NaN and infinities themselves; integers
+    and booleans must be equal (a uint64 has more digits than a float64 can tell apart)."""
     if a.shape != b.shape:
         return False
+    if not dtypes.is_inexact(a.dtype) and not dtypes.is_inexact(b.dtype):
+        return bool(np.array_equal(a, b))
     with np.errstate(all="ignore"):
         return bool(np.allclose(_wide(a), _wide(b), rtol=rtol, atol=atol, equal_nan=True))
 

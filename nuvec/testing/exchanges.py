@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from nuvec.core.array import Array
+from nuvec.distributed.axis_group import AxisGroup
 from nuvec.distributed.collectives.all_reduce import all_max, all_min, all_sum, broadcast
 from nuvec.distributed.collectives.gather_scatter import all_gather, all_to_all, sum_scatter
+from nuvec.distributed.collectives.permute import permute
 from nuvec.distributed.collectives.point_to_point import recv_like, send
 from nuvec.distributed.group import Group
 from nuvec.testing.operations import MARGIN, Choices, Operation
@@ -62,9 +64,17 @@ def _exchanged(values: Values) -> list[np.ndarray]:
 
 def _shift(group: Group, x: Array) -> Any:
     """Around the ring: two messages, both of which have a message in their derivative."""
-    size, rank = group.size(), group.rank()
+    size = group.size()
+    if isinstance(group, AxisGroup):  # its ranks share one program, so they cannot name partners
+        return permute(x, [(r, (r + 1) % size) for r in range(size)], group)
+    rank = group.rank()
     send(x, (rank + 1) % size, group)
     return recv_like(x, (rank - 1) % size, group)
+
+
+def _partly(group: Group, x: Array) -> Any:
+    """Along the line: the first rank gets zeros."""
+    return permute(x, [(r, r + 1) for r in range(group.size() - 1)], group)
 
 
 def _after_barrier(group: Group, x: Array) -> Any:
@@ -105,5 +115,7 @@ EXCHANGES: list[Operation] = [
     _make("all_to_all", "f|c", lambda g, x: all_to_all(x, g), _exchanged, _divisible),
     _make("shift", "f|c", _shift, lambda vs: [*vs[-1:], *vs[:-1]], sizes=2,
           covers=("send", "recv")),
+    _make("permute", "f|c", _partly,
+          lambda vs: [np.zeros_like(vs[0]), *vs[:-1]], sizes=2),
     _make("barrier", "f", _after_barrier, lambda vs: [np.asarray(v * 1.0) for v in vs]),
 ]  # fmt: skip

@@ -12,16 +12,20 @@ from nuvec.core.array import Array, from_numpy
 from nuvec.core.functions.statistics import mean
 from nuvec.core.ops.exponential import sin, tanh
 from nuvec.core.ops.shape import sum as total
+from nuvec.distributed.axis_group import axis_group
 from nuvec.testing.exchanges import Unfit
 from nuvec.testing.operations import MARGIN, Choices
 from nuvec.testing.programs import NESTED, Drawing, Nested, Program, Ranks, body_output, simulate
+from nuvec.transforms.checkpoint import checkpoint
 from nuvec.transforms.compile import compile
 from nuvec.transforms.cond import cond
 from nuvec.transforms.custom import custom_vjp
+from nuvec.transforms.custom_jvp import custom_jvp
 from nuvec.transforms.grad import grad, vjp
 from nuvec.transforms.jvp import jvp
 from nuvec.transforms.scan import scan
 from nuvec.transforms.vmap import vmap
+from nuvec.transforms.while_loop import while_loop
 
 Drawn = tuple[tuple[Any, ...], tuple[Program, ...]] | None
 
@@ -63,6 +67,97 @@ class _Custom(_Call):
         rule.defvjp(lambda x, y: (plain(x, y), (x, y)), lambda r, c: vjp(plain, *r)[1](c))
         rule.defjvp(lambda primals, tangents: jvp(plain, primals, tangents))
         return rule(*arrays)
+
+
+class _CustomForward(_Call):
+    """A custom forward-mode rule that is right; reverse mode transposes it."""
+
+    name, covers = "custom_jvp", ("custom_rule",)
+
+    def apply(self, group: Any, bodies: Any, arrays: Any, params: Any) -> Array:
+        def plain(x: Array, y: Array) -> Any:
+            return bodies[0](group, x, y)[0]
+
+        rule = custom_jvp(plain)
+        rule.defjvp(lambda primals, tangents: jvp(plain, primals, tangents))
+        return rule(*arrays)
+
+
+class _Checkpoint(_Call):
+    """A function whose forward is computed again."""
+
+    name, covers = "checkpoint", ("checkpoint", "optimization_barrier")
+
+    def draw(self, choose: Choices, operands: Sequence[Ranks], drawing: Drawing) -> Drawn:
+        policy = choose.pick(["nothing", "dots", "everything"])
+        return (policy,), (_body(drawing, operands),)
+
+    def apply(self, group: Any, bodies: Any, arrays: Any, params: Any) -> Array:
+        x, captured = arrays
+        return checkpoint(lambda x: bodies[0](group, x, captured)[0], *params)(x)
+
+
+class _While(Nested):
+    """Two steps of a loop that may take three."""
+
+    name, covers, kinds = "while_loop", ("finished",), "f f"
+
+    def draw(self, choose: Choices, operands: Sequence[Ranks], drawing: Drawing) -> Drawn:
+        # A step that is not taken is computed all the same, and what it communicates is not.
+        return (), (_body(drawing, operands, communicating=False),)
+
+    def apply(self, group: Any, bodies: Any, arrays: Any, params: Any) -> Array:
+        start, captured = arrays
+
+        def step(carry: Any) -> Any:
+            i, c = carry
+            return i + 1, c * 0.5 + sin(mean(bodies[0](group, c, captured)[0]))
+
+        return while_loop(lambda carry: carry[0] < 2, step, (0, start), max_steps=3)[1]
+
+    def simulate(self, bodies: Any, operands: Ranks, params: Any) -> list[np.ndarray]:
+        carry = [c for c, _ in operands]
+        for step in range(3):
+            outs = _outputs(bodies[0], [[c, y] for c, (_, y) in zip(carry, operands, strict=True)])
+            if step < 2:
+                carry = [c * 0.5 + np.sin(np.mean(o)) for c, o in zip(carry, outs, strict=True)]
+        return [np.asarray(c) for c in carry]
+
+
+class _Axis(Nested):
+    """A program for several ranks that are the rows of an operand."""
+
+    name, kinds = "axis", "f f"
+    covers = ("axis_index", "fold_sum")
+
+    def draw(self, choose: Choices, operands: Sequence[Ranks], drawing: Drawing) -> Drawn:
+        xs, _ = operands[0][0]
+        if not xs.ndim or not 1 < xs.shape[0] < 5:
+            return None
+        worlds = [_rows(xs, c) for point in operands for xs, c in point]
+        inside = drawing.inside()
+        inside.communicating = True  # whatever the outer group may: these ranks are its own
+        return (), (body_output(inside.program(worlds), worlds),)
+
+    def apply(self, group: Any, bodies: Any, arrays: Any, params: Any) -> Array:
+        xs, captured = arrays
+
+        def on_rank(x: Array) -> Any:
+            rows = axis_group("rows")
+            return bodies[0](rows, x, captured)[0] * (rows.rank() + 1)
+
+        return vmap(on_rank, axis_name="rows")(xs)
+
+    def simulate(self, bodies: Any, operands: Ranks, params: Any) -> list[np.ndarray]:
+        results = []
+        for xs, captured in operands:
+            outs = _outputs(bodies[0], _rows(xs, captured))
+            results.append(np.stack([o * (r + 1) for r, o in enumerate(outs)]))
+        return results
+
+
+def _rows(xs: np.ndarray, captured: np.ndarray) -> Ranks:
+    return [[x, captured] for x in xs]
 
 
 class _Cond(Nested):
@@ -182,4 +277,7 @@ class _Gradient(Nested):
         ]
 
 
-NESTED += [_Call(), _Custom(), _Cond(), _Scan(), _Mapped(), _Gradient()]
+NESTED += [
+    _Call(), _Custom(), _CustomForward(), _Checkpoint(), _Cond(), _Scan(), _While(), _Mapped(),
+    _Axis(), _Gradient(),
+]  # fmt: skip

@@ -366,6 +366,9 @@ UNDRAWN = {
     "stop_gradient": "its derivative is not that of its value",
     "sum_gradients": "its backward is not the adjoint of its forward, by design",
     "sum_partials": "its backward is not the adjoint of its forward, by design",
+    "sum_gradients.axis": "its backward is not the adjoint of its forward, by design",
+    "sum_partials.axis": "its backward is not the adjoint of its forward, by design",
+    "while_loop": "without max_steps it has forward mode alone",
     "placeholder": "made by recording", "projection": "made by recording",
     "identity": "made by recording", "mark": "made by recording",
 }  # fmt: skip

@@ -7,7 +7,9 @@ vjp      -- against jvp: the sum over ranks of <c, J v> equals that of <J^T c, v
 vmap     -- against a loop
 compile  -- against the interpreter, bit for bit
 
-each of the program itself, and of its jvp, vjp, vmap and compiled forms.
+checkpoint, linearize -- against the function without, and against jvp
+
+each of the program itself, and of what every one of these makes of it.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from nuvec.distributed.group import Group, run_local
 from nuvec.testing.compare import difference, inner, program_of, random_like, same_bits
 from nuvec.testing.programs import Case
 from nuvec.testing.shrinking import smallest
+from nuvec.transforms.checkpoint import checkpoint
 from nuvec.transforms.compile import compile
 from nuvec.transforms.grad import vjp
 from nuvec.transforms.jvp import jvp
+from nuvec.transforms.linearize import linearize
 from nuvec.transforms.vmap import vmap
 
 __all__ = ["CHECKS", "ProgramFailure", "check_case", "failure_of"]
@@ -86,8 +90,21 @@ def _compile(s: _Subject) -> _Subject:
     return _Subject(compile(s.f), s.points, s.generator)
 
 
+def _checkpoint(s: _Subject) -> _Subject:
+    return _Subject(checkpoint(s.f), s.points, s.generator)
+
+
+def _linearize(s: _Subject) -> _Subject:
+    n = len(s.points[0])
+    return _Subject(
+        lambda *v: list(linearize(s.f, *v[:n])[1](*v[n:])),
+        [[*p, *s.directions(p)] for p in s.points], s.generator,
+    )  # fmt: skip
+
+
 FORMS: dict[str, Callable[[_Subject], _Subject]] = {
     "": _itself, "jvp": _jvp, "vjp": _vjp, "vmap": _vmap, "compile": _compile,
+    "checkpoint": _checkpoint, "linearize": _linearize,
 }  # fmt: skip
 
 
@@ -172,6 +189,22 @@ def _against_interpreter(s: _Subject) -> _Finding:
     return _Finding(found, expected, [], bits=True)
 
 
+def _against_original(s: _Subject) -> _Finding:
+    x = s.points[0]
+    c = s.directions(s.f(*x))
+    found = _values(vjp(checkpoint(s.f), *x)[1](list(c)))
+    expected = _values(vjp(s.f, *x)[1](list(c)))
+    return _Finding(found, expected, [1e-10 * _scale([e]) for e in expected])
+
+
+def _against_jvp(s: _Subject) -> _Finding:
+    x = s.points[0]
+    v = s.directions(x)
+    found = _values(linearize(s.f, *x)[1](*v))
+    expected = _values(jvp(s.f, tuple(x), tuple(v))[1])
+    return _Finding(found, expected, [1e-10 * _scale([e]) for e in expected])
+
+
 METHODS: dict[str, tuple[Callable[[_Subject], _Finding], str, tuple[str, str], str]] = {
     "jvp": (_against_differences, "differs from finite differences", ("jvp", "differences"),
             "the jvp rule (or derivatives)"),
@@ -180,6 +213,10 @@ METHODS: dict[str, tuple[Callable[[_Subject], _Finding], str, tuple[str, str], s
     "vmap": (_against_loop, "differs from a loop", ("vmap", "loop"), "the vmap rule"),
     "compile": (_against_interpreter, "differs from the interpreter", ("compiled", "interpreted"),
                 "the lowering and the compile passes"),
+    "checkpoint": (_against_original, "has another gradient than without", ("with", "without"),
+                   "checkpoint, and the split of the calls"),
+    "linearize": (_against_jvp, "differs from jvp", ("linearize", "jvp"),
+                  "linearize, and the jvp rule"),
 }  # fmt: skip
 
 # Every check: (transform, of which form of the program), the plain ones first.
@@ -218,7 +255,7 @@ def failure_of(
                 given = list(inputs[0])
                 for i, x in zip(moving, xs, strict=True):
                     given[i] = x
-                outs = case.program(group, *given)
+                outs = [o for o in case.program(group, *given) if dtypes.is_inexact(o.dtype)]
                 # An output that is an input, or a constant, is an ordinary output as well.
                 return [depends(o, given[moving[0]]) if moving else o for o in outs]
 

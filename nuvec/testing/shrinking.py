@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from nuvec.core import dtypes
-from nuvec.core.errors import NuvecError
-from nuvec.testing.exchanges import Unfit
 from nuvec.testing.programs import Case, Program, Step, simulate
 
 __all__ = ["smallest"]
@@ -64,7 +62,7 @@ def _single_steps(case: Case) -> Iterator[Case]:
     program = case.program
     try:
         values = [simulate(program, point) for point in case.points]
-    except (Unfit, NuvecError):
+    except Exception:
         return
     for step in program.steps:
         operands = sorted(set(step.operands))
@@ -82,7 +80,7 @@ def _cut(case: Case, k: int) -> Iterator[Case]:
     program = case.program
     try:
         values = [simulate(program, point) for point in case.points]
-    except (Unfit, NuvecError):
+    except Exception:
         return
     n = program.inputs
     points = tuple(

@@ -6,15 +6,13 @@ brings it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from nuvec.core import dtypes as dt
-from nuvec.core.array import Array
-from nuvec.core.ops import exponential, selection, shape
-from nuvec.core.ops.arithmetic import add, multiply, subtract
+from nuvec.testing.programs import Case, draw_case
 
 try:
     from hypothesis import strategies as st
@@ -92,35 +90,23 @@ def broadcastable(draw: Any, count: int = 2, max_dims: int = 3, max_side: int = 
     return tuple(found)
 
 
-_UNARY: list[Callable[[Any], Array]] = [
-    exponential.sin, exponential.cos, exponential.tanh, lambda x: multiply(x, x),
-    lambda x: shape.transpose(x), lambda x: shape.sum(x, axis=0, keepdims=True),
-    lambda x: shape.reshape(x, x.shape[::-1]),
-]  # fmt: skip
-_BINARY: list[Callable[[Any, Any], Array]] = [
-    add, subtract, multiply, lambda x, y: selection.where(subtract(x, y) > 0, x, y),
-]  # fmt: skip
+class _Drawn:
+    """Decisions that Hypothesis makes, and makes smaller when a test fails."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def integer(self, low: int, high: int) -> int:
+        return self.draw(st.integers(low, high))
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return options[self.draw(st.integers(0, len(options) - 1))]
 
 
 @st.composite
-def programs(draw: Any, inputs: int = 2, size: int = 6) -> Callable[..., list[Array]]:
-    """Functions of `inputs` square matrices of one shape, of up to `size` random operations.
+def programs(draw: Any, ranks: int | None = None, sizes: tuple[int, int] = (10, 40)) -> Case:
+    """Random programs drawn from the table of primitives, with the points to check them at.
 
-    Smooth almost everywhere; reductions keep their axes, so that everything broadcasts."""
-    steps: list[tuple[int, Sequence[int]]] = []
-    for k in range(draw(st.integers(1, size))):
-        operation = draw(st.integers(0, len(_UNARY) + len(_BINARY) - 1))
-        count = 1 if operation < len(_UNARY) else 2
-        steps.append((operation, [draw(st.integers(0, inputs + k - 1)) for _ in range(count)]))
-
-    def program(*args: Array) -> list[Array]:
-        values = list(args)
-        for operation, operands in steps:
-            if operation < len(_UNARY):
-                values.append(_UNARY[operation](values[operands[0]]))
-            else:
-                f = _BINARY[operation - len(_UNARY)]
-                values.append(f(values[operands[0]], values[operands[1]]))
-        return values[-2:]
-
-    return program
+    ranks -- how many ranks run it, 1 to 4 by default; sizes -- the least and the most steps.
+    What they are checked with is `nuvec.testing.check_case`."""
+    return draw_case(_Drawn(draw), ranks, sizes)

@@ -14,6 +14,7 @@ import numpy as np
 from nuvec.core import tree
 from nuvec.core.array import Array, eval, operand
 from nuvec.core.config import config
+from nuvec.core.errors import ShapeError
 from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
 from nuvec.core.interpreter import flush, queue_of
 from nuvec.core.ir import IR, Aval
@@ -24,6 +25,7 @@ from nuvec.core.traceback import filtered
 from nuvec.transforms.call import call_p
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.ir_tools import label_leaves
+from nuvec.transforms.shapeless import PROBE, Polymorphic, leading_size, with_leading_size
 
 # What a trace may read besides its arguments, and so belongs to its signature: the default group
 # (which `nuvec.distributed`, built on this file, enters here).
@@ -50,6 +52,18 @@ class _Entry:
             c is RANDOM_SOURCE or c._node.aval is v.aval
             for c, v in zip(self.captures, self.ir.inputs, strict=False)
         )
+
+
+@dataclass
+class _Base:
+    """A signature of a shapeless function: its first recording, and from the second on how the
+    program depends on the leading size."""
+
+    signature: Any
+    avals: tuple[Aval, ...]
+    entry: _Entry
+    program: Polymorphic | None = None
+    size: int = -1
 
 
 class Lowered(NamedTuple):
@@ -85,6 +99,7 @@ class Compiled:
         f: Callable[..., Any],
         static_argnums: tuple[int, ...],
         static_argnames: frozenset[str],
+        shapeless: bool = False,
     ) -> None:
         functools.update_wrapper(self, f)
         self._f = f
@@ -92,6 +107,8 @@ class Compiled:
         self._static_argnames = static_argnames
         self._cache: OrderedDict[Any, _Entry] = OrderedDict()
         self._signature = _signature(f)
+        self._shapeless = shapeless
+        self._bases: list[_Base] = []  # of shapeless signatures
 
     def __repr__(self) -> str:
         return f"<compiled {name_of(self._f)}, {len(self._cache)} signature(s)>"
@@ -144,7 +161,10 @@ class Compiled:
                 f"compile of {name_of(self._f)}: static arguments must be hashable: {error}"
             ) from None
         if entry is None or not entry.fits():
-            entry = self._trace(args, kwargs, static, structure, avals)
+            entry = self._derived(structure, avals, static)
+            if entry is None:
+                entry = self._trace(args, kwargs, static, structure, avals)
+                self._learn(args, kwargs, static, structure, avals, entry)
             # Computed anew: the trace may have been the first to ask for the default group.
             self._cache[_key(structure, avals, static)] = entry
             if len(self._cache) > CACHE_SIZE:
@@ -152,6 +172,44 @@ class Compiled:
         else:
             self._cache.move_to_end(key)
         return entry, arrays
+
+    def _derived(self, structure: Any, avals: tuple[Aval, ...], static: Any) -> _Entry | None:
+        """A shapeless program at another leading size, without tracing."""
+        for base in self._bases if self._shapeless else ():
+            if base.program is not None and base.signature == _key(structure, (), static):
+                sizes = leading_size(avals, base.avals)
+                if sizes is not None and sizes[1] == base.size and base.entry.fits():
+                    ir = base.program.at(sizes[0])
+                    return _Entry(ir, base.entry.captures, base.entry.structure)
+        return None
+
+    def _learn(
+        self, args: Any, kwargs: Any, static: Any, structure: Any, avals: tuple[Aval, ...],
+        entry: _Entry,
+    ) -> None:  # fmt: skip
+        """The second size of a shapeless function says how its program depends on the size; a
+        third, recorded on nothing but shapes, confirms it."""
+        if not self._shapeless:
+            return
+        signature = _key(structure, (), static)
+        for base in self._bases:
+            sizes = leading_size(avals, base.avals)
+            if base.signature != signature or base.program is not None or sizes is None:
+                continue
+            now, before = sizes
+            try:
+                program = Polymorphic(name_of(self._f), base.entry.ir, before, entry.ir, now)
+            except ShapeError:
+                if 1 not in sizes:
+                    raise
+                if before == 1:  # an axis of size 1 broadcasts: another program than all others
+                    base.avals, base.entry = avals, entry
+                return
+            probe = with_leading_size(avals, base.avals, PROBE)
+            program.confirm(self._trace(args, kwargs, static, structure, probe).ir, PROBE)
+            base.size, base.program = before, program
+            return
+        self._bases = [*self._bases[-7:], _Base(signature, avals, entry)]
 
     def _split_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """(static values by name, args with them replaced by None, kwargs without them)."""
@@ -244,6 +302,7 @@ class Compiled:
     def clear_cache(self) -> None:
         """Forget every traced signature."""
         self._cache.clear()
+        self._bases.clear()
 
 
 def _key(structure: Any, avals: tuple[Aval, ...], static: Any) -> tuple[Any, ...]:
@@ -274,6 +333,7 @@ def compile(
     *,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    shapeless: bool = False,
 ) -> Any:
     """`f`, traced once per signature and run as a NumPy program.
 
@@ -283,6 +343,9 @@ def compile(
     ConcretizationError: use nv.where, nv.cond, or make the argument static.
 
     static_argnums, static_argnames -- arguments that are part of the signature (hashable)
+    shapeless -- one program for every size of the leading axis (the batch): `f` is traced at the
+                 first two sizes and once more to confirm, and further sizes follow.  ShapeError where it does other things
+                 at other sizes
 
     `lower(*args)` shows the program, `explain(*args)` says why a call would trace again.
 
@@ -294,9 +357,11 @@ def compile(
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     if f is None:
-        return functools.partial(compile, static_argnums=numbers, static_argnames=names)
+        return functools.partial(
+            compile, static_argnums=numbers, static_argnames=names, shapeless=shapeless
+        )
     if not callable(f):
         raise TypeError(f"compile takes a function, got {type(f).__name__}")
-    return Compiled(f, numbers, frozenset(names))
+    return Compiled(f, numbers, frozenset(names), shapeless)
 
 

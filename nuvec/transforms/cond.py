@@ -80,7 +80,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         )
     last = len(functions) - 1
     if last == 0:
-        return functions[0](*operands)
+        out = functions[0](*tree.map(lambda x: operand(x, "an operand of switch"), operands))
+        return tree.map(lambda x: operand(x, "an output of switch"), out)
     if chosen.dtype != dtypes.int32:  # clamped first: a wide index may not fit
         chosen = clip(chosen, 0, last)
     if chosen.dtype != dtypes.int32 or chosen.aval.weak:

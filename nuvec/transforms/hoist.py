@@ -12,22 +12,22 @@ it is the same program wherever it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from nuvec.core.array import Array
-from nuvec.core.ir import IR, Atom, Eqn, Var
+from nuvec.core.ir import IR, Atom, Eqn, Var, aval
 from nuvec.core.node import traces_set
 from nuvec.core.ops.arithmetic import add, add_p
-from nuvec.core.ops.contraction import dot_general_p
+from nuvec.core.ops.contraction import NO_BATCH, dot_general_p
 from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
 from nuvec.core.recording import replay
 from nuvec.transforms.vmap import batched_ir
 
 SAFE = frozenset(("elementwise", "view", "reduction", "contraction"))  # these raise nothing
 # Bytes: what a step may keep of one value, what all steps may keep together, and what all steps
-# of an elementwise result may take (beyond that it leaves the caches).
-STEP, TOTAL, CACHED = 1 << 20, 1 << 28, 1 << 21
+# of an elementwise result may take (more is cheaper step by step, in the cache).
+STEP, TOTAL, CACHED = 1 << 20, 1 << 28, 1 << 18
 GROWTH = 4  # how many times the inputs' bytes their hoisted results may take
 
 
@@ -62,7 +62,8 @@ def _hoist(body: IR, consts: int, carry: int, length: int) -> Hoisted | None:
     level.update(dict.fromkeys([v for v, _ in body.constants], 0))
     closed = {v for v, _ in body.constants}
     parts: tuple[list[Eqn], list[Eqn], list[Eqn]] = ([], [], [])
-    for eqn in body.eqns:
+    eqns = list(_transposed_once(body.eqns, level))
+    for eqn in eqns:
         read = [a for a in eqn.inputs if type(a) is Var]
         where = max([level.get(a, 2) for a in read], default=2)
         if where < 2 and not _moves(eqn, where, level, length):
@@ -78,7 +79,7 @@ def _hoist(body: IR, consts: int, carry: int, length: int) -> Hoisted | None:
     grown = sum(v.aval.nbytes for v in each_outs)
     given = sum(v.aval.nbytes for v in inputs)
     if grown > GROWTH * given + 1024 or grown * length > TOTAL:
-        each, each_outs, rest = [], [], [e for e in body.eqns if e not in once]
+        each, each_outs, rest = [], [], [e for e in eqns if e not in once]
         needed = {a for e in rest for a in e.inputs} | set(body.outputs)
     needed = needed | {a for e in each for a in e.inputs}
     once, once_outs = _wanted(once, needed)
@@ -98,6 +99,24 @@ def _hoist(body: IR, consts: int, carry: int, length: int) -> Hoisted | None:
     )  # fmt: skip
 
 
+def _transposed_once(eqns: Sequence[Eqn], constant: dict[Any, int]) -> Iterator[Eqn]:
+    """A product with the transpose of a constant matrix, at every step, is one with a transposed
+    matrix that is made once: BLAS is faster so for small operands."""
+    made: dict[Var, Var] = {}
+    for eqn in eqns:
+        matrices = len(eqn.inputs) == 2 and all(a.aval.ndim == 2 for a in eqn.inputs)
+        if eqn.primitive is dot_general_p and matrices and eqn.params["contract"] == ((1,), (1,)):
+            x, y = eqn.inputs
+            if type(y) is Var and constant.get(y) == 0:
+                if y not in made:
+                    m, n = y.aval.shape
+                    made[y] = Var(aval((n, m), y.aval.dtype))
+                    yield Eqn(transpose_p, (y,), (made[y],), {"permutation": (1, 0)}, eqn.source)
+                params = {"contract": ((1,), (0,)), "batch": NO_BATCH}
+                eqn = Eqn(dot_general_p, (x, made[y]), eqn.outputs, params, eqn.source)
+        yield eqn
+
+
 def _moves(eqn: Eqn, where: int, level: dict[Any, int], length: int) -> bool:
     primitive = eqn.primitive
     if primitive.kind not in SAFE or eqn.effect or primitive.multiple or length == 0:
@@ -106,10 +125,11 @@ def _moves(eqn: Eqn, where: int, level: dict[Any, int], length: int) -> bool:
     if size > STEP:
         return False
     if where == 0:
-        return primitive.kind != "view"  # a view costs nothing at a step; stored, it would
+        # A view costs nothing at a step; stored, it would.  The loop copies a transposed matrix.
+        return primitive.kind != "view" or primitive is transpose_p
     if primitive is dot_general_p:  # with a constant: one product of many rows
         stepped = [level.get(a, 0) == 1 for a in eqn.inputs]
-        return not all(stepped) and eqn.params["batch"] == ((), ())
+        return not all(stepped) and eqn.params["batch"] == NO_BATCH
     return size * length <= CACHED
 
 
@@ -159,7 +179,7 @@ def tail(ir: IR, out: Atom, varying: set[Any], length: int) -> Tail | None:
         if eqn is None:
             return None
         primitive, params = eqn.primitive, eqn.params
-        if primitive is dot_general_p and params["batch"] == ((), ()):
+        if primitive is dot_general_p and params["batch"] == NO_BATCH:
             a, b = eqn.inputs
             if not all(type(v) is Var and v in varying and _fits(v, length) for v in (a, b)):
                 return None
@@ -167,7 +187,7 @@ def tail(ir: IR, out: Atom, varying: set[Any], length: int) -> Tail | None:
             contract = ((0, *[i + 1 for i in xc]), (0, *[i + 1 for i in yc]))
 
             def product(values: Sequence[Array]) -> Array:
-                return dot_general_p.bind(*values, contract=contract, batch=((), ()))
+                return dot_general_p.bind(*values, contract=contract, batch=NO_BATCH)
 
             return Tail((a, b), product)  # type: ignore[arg-type]
         if primitive is sum_p:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import linecache
+import os
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from nuvec.core import tree
+from nuvec.core import dot, html, tree  # noqa: F401 (they give an IR its views)
 from nuvec.core.array import Array, operand
-from nuvec.core.ir import IR
+from nuvec.core.ir import IR, Eqn, sub_irs
 from nuvec.core.recording import trace_ir
 from nuvec.core.traceback import filtered
 from nuvec.transforms.grad import name_of
@@ -30,7 +34,11 @@ def make_ir(f: Callable[..., Any]) -> Callable[..., IR]:
     """A function that takes `f`'s arguments and returns the IR `f` records on them.
 
     Arguments are Arrays, NumPy arrays, Python scalars, or trees of them.  Arrays that `f` captures
-    come first among the IR's inputs.
+    come first among the IR's inputs.  Values are named after the arguments and, in `f`'s own
+    file, after the variables that lines like `y = nv.sin(x)` assign.
+
+    The IR prints as text that `nuvec.core.parser.parse` reads back, shows in notebooks as a view
+    that folds, and `ir.to_dot()` is its graph for Graphviz.
 
     >>> import nuvec as nv
     >>> print(nv.make_ir(lambda x: nv.sin(x) * 2)(nv.ones(3)))
@@ -53,6 +61,45 @@ def make_ir(f: Callable[..., Any]) -> Callable[..., IR]:
             return [operand(o, "an output") for o in tree.leaves(f(*a, **k))]
 
         avals = [a.aval for a in arrays]
-        return trace_ir(function, avals, f"make_ir of {name_of(f)}", names, by_handle=True, late=True)[0]
+        ir, _ = trace_ir(
+            function, avals, f"make_ir of {name_of(f)}", names, by_handle=True, late=True
+        )
+        _name_locals(ir, _file_of(f))
+        return ir
 
     return wrapped
+
+
+def _file_of(f: Callable[..., Any]) -> str:
+    try:
+        return inspect.unwrap(f).__code__.co_filename
+    except AttributeError:
+        return ""
+
+
+_SOURCE = re.compile(r"(?P<file>.*):(?P<line>\d+) \(in (?P<function>.*)\)")
+_ASSIGNMENT = re.compile(r"\s*(?P<names>[A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=(?!=)")
+
+
+def _name_locals(ir: IR, file: str) -> None:
+    """Name what an assignment's line computed last after the variable it assigns.
+
+    Nothing of this is known while recording: the line is read from the function's file."""
+    last: dict[str, Eqn] = {}
+    for eqn in ir.eqns:
+        for inner in sub_irs(eqn.params):
+            _name_locals(inner, file)
+        if eqn.source is not None:
+            last[eqn.source] = eqn
+    for source, eqn in last.items():
+        place = _SOURCE.fullmatch(source)
+        if place is None or place["file"] != os.path.basename(file):
+            continue
+        # A lambda's line assigns the function, or what is made of its result.
+        if place["function"] in ("<lambda>", "<module>"):
+            continue
+        line = _ASSIGNMENT.match(linecache.getline(file, int(place["line"])))
+        names = line["names"].replace(" ", "").split(",") if line else []
+        if len(names) == len(eqn.outputs):
+            for var, name in zip(eqn.outputs, names, strict=True):
+                var.hint = var.hint or name

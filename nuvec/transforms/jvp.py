@@ -178,9 +178,9 @@ def _mark_jvp(
 def tied(arrays: list[Any], effects: list[Node]) -> list[Any]:
     """`arrays`, each depending on the last of some communications: evaluating any one runs them
     all, since the queue keeps their order."""
-    if not effects:
+    last = next((e for e in reversed(effects) if e.aval), None)  # a mark may have no results
+    if last is None:
         return arrays
-    last = effects[-1]
     token = Array(Node(PROJECTION, (last,), {"index": 0}, last.aval[0], last.marks))
     return [None if a is None else depends_p.bind(a, token) for a in arrays]
 

@@ -11,12 +11,11 @@ import numpy as np
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.errors import ConcretizationError, DtypeError, ShapeError, TreeError
-from nuvec.core.functions.joining import concatenate
-from nuvec.core.ops.structure import flip
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.build import converted, normalize_axis
 from nuvec.core.ops.comparison import less
 from nuvec.core.ops.shape import move_axis, reshape
+from nuvec.core.ops.structure import concatenate, flip
 from nuvec.core.traceback import filtered
 from nuvec.transforms.scan import scan
 from nuvec.transforms.vmap import vmap
@@ -44,14 +43,12 @@ def fori_loop(
     array(24, dtype=int32)
     """
     bounds = [_bound(b, name) for b, name in ((lower, "lower"), (upper, "upper"))]
-    known = [_known(b) for b in bounds]
-    if None in known:
-        return _traced_fori(*bounds, body_fun, init)
-    first, end = known
-    length = max(0, end - first)  # type: ignore[operator]
+    first, end = _known(bounds[0]), _known(bounds[1])
+    if first is None or end is None:
+        return _traced_fori(bounds[0], bounds[1], body_fun, init)
     weak = all(isinstance(b, int) for b in bounds)
-    dtype = _index_dtype(bounds, known)
-    numbers = from_numpy(np.arange(first, first + length, dtype=dtype))  # type: ignore[operator]
+    dtype = _index_dtype(bounds, (first, end))
+    numbers = from_numpy(np.arange(first, max(first, end), dtype=dtype))
 
     def step(carry: Any, i: Array) -> Any:
         # Python integers are weak: so is what counts between them.
@@ -79,7 +76,7 @@ def _known(bound: Any) -> int | None:
         return None
 
 
-def _index_dtype(bounds: Sequence[Any], known: Sequence[Any]) -> np.dtype:
+def _index_dtype(bounds: Sequence[Any], known: Sequence[int]) -> np.dtype:
     given = [b.dtype for b in bounds if not isinstance(b, int)]
     if given:
         return np.dtype(np.result_type(*given))
@@ -125,8 +122,8 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
         raise ValueError(f"map: batch_size must be an integer >= 1, got {batch_size!r}")
     xs = tree.map(lambda x: operand(x, "map's xs"), xs)
     leaves = tree.leaves(xs)
-    sizes = {x.shape[0] if x.shape else None for x in leaves}
-    if len(sizes) != 1 or None in sizes:
+    sizes = {x.shape[0] if x.shape else -1 for x in leaves}
+    if len(sizes) != 1 or -1 in sizes:
         raise ShapeError(
             "map: xs must have one leading size, got shapes "
             + ", ".join(str(x.shape) for x in leaves)
@@ -155,7 +152,7 @@ def associative_scan(
     fn      -- associative: `fn(fn(a, b), c) == fn(a, fn(b, c))`.  It is given slices of many
                elements along `axis` at once, as trees of the structure of `elems`
     elems   -- an array or a tree of them, of one size along `axis`
-    reverse -- suffixes instead, from the last element
+    reverse -- from the last element to the first: `fn` gets what lies behind first, as JAX's
 
     Raises TreeError when `fn` changes the structure, ShapeError when it changes shapes.
 
@@ -181,7 +178,7 @@ def associative_scan(
         """fn on elements whose axis is in front, as it sees them: along `axis`."""
         back = [
             tree.unflatten(structure, [move_axis(x, 0, k) for x, k in zip(side, axes, strict=True)])
-            for side in ((b, a) if reverse else (a, b))
+            for side in (a, b)
         ]
         found, out = tree.flatten(fn(*back))
         if out != structure:
@@ -194,7 +191,8 @@ def associative_scan(
         for x, y in zip(a, outs, strict=True):
             if x.shape != y.shape or (x.dtype != y.dtype and not x.aval.weak):
                 raise (ShapeError if x.shape != y.shape else DtypeError)(
-                    f"associative_scan: fn must keep shapes and dtypes, and made {y.aval} of {x.aval}"
+                    f"associative_scan: fn must keep shapes and dtypes, and made {y.aval} "
+                    f"of {x.aval}"
                 )
         return outs
 

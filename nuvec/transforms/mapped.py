@@ -65,7 +65,9 @@ def argument_axes(
     pairs = [*zip(labels, prefixes, args, strict=True)]
     pairs += [(k, named[k], kwargs[k]) for k in sorted(kwargs)]  # the order of a tree's keys
     for label, prefix, argument in pairs:
-        found += _prefix(f"{name}: in_axes for argument {label!r}", prefix, tree.structure(argument))
+        found += _prefix(
+            f"{name}: in_axes for argument {label!r}", prefix, tree.structure(argument)
+        )
     return found
 
 

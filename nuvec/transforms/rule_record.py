@@ -17,7 +17,7 @@ from nuvec.core.array import Array
 from nuvec.core.errors import NuvecError
 from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
 from nuvec.core.interpreter import queue_of
-from nuvec.core.ir import IR, Aval, Var, aval, or_token, results_of
+from nuvec.core.ir import IR, Aval, Var, aval, or_token, results_of, sub_irs
 from nuvec.core.lower import lower
 from nuvec.core.node import Node, Trace, context, traces_set
 from nuvec.core.ops.batching import batch_first
@@ -25,10 +25,10 @@ from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.shape import move_axis, sum_p
 from nuvec.core.primitive import Primitive, detach, identity_input
 from nuvec.core.recording import replay, trace_ir
+from nuvec.transforms.axis import Axis, axis_of, walked_axis
 from nuvec.transforms.backward import Recording
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.jvp import forward_walk
-from nuvec.transforms.axis import walked_axis
 from nuvec.transforms.vmap import batched_ir, run_batched
 
 
@@ -58,8 +58,11 @@ class Rule:
     jvp: IR | None = field(default=None, repr=False)
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)
 
+    def irs(self) -> list[IR]:
+        return [ir for ir in (self.fun, self.forward, self.backward, self.jvp) if ir is not None]
+
     def note_effects(self) -> None:
-        irs = [ir for ir in (self.fun, self.forward, self.backward, self.jvp) if ir is not None]
+        irs = self.irs()
         self.effect = any(ir.effect for ir in irs)
         for ir in irs:
             if ir.effect and self.queue is None:
@@ -248,11 +251,14 @@ def _batched(
     if found is not None:
         return found
     arguments, captures = axes[: rule.count], axes[rule.count :]
-    fun, which = batched_ir(rule.fun, size, axes)
+    # Where the elements are ranks, the backward is to get each one's cotangent, not their sum.
+    everywhere = None if mapped is None else (True,) * len(rule.fun.outputs)
+    fun, which = batched_ir(rule.fun, size, axes, everywhere)
     n = len(which)
+    # Over the mapped axis itself they are communications no more.
+    effect = rule.effect and (mapped is None or _communicates_beyond(rule.irs(), mapped, set()))
     batched = Rule(
-        rule.name, rule.count, rule.captures, fun.out_avals, rule.wanted, rule.effect, rule.queue,
-        fun,
+        rule.name, rule.count, rule.captures, fun.out_avals, rule.wanted, effect, rule.queue, fun,
     )  # fmt: skip
     rule.derived[key] = (batched, which)  # before the forward, which may refer to it
     if rule.forward is not None:
@@ -268,9 +274,24 @@ def _batched(
     if rule.jvp is not None:
         twice = (*arguments, *arguments, *captures)
         batched.jvp, _ = batched_ir(rule.jvp, size, twice, (*which, *which))
-    if mapped is not None:
-        batched.note_effects()  # over the mapped axis itself they are communications no more
     return batched, which
+
+
+def _communicates_beyond(irs: Sequence[IR], axis: Axis, seen: set[Rule]) -> bool:
+    """Whether IRs communicate over anything but a mapped axis."""
+    for eqn in [e for ir in irs for e in ir.eqns if e.effect]:
+        if eqn.primitive.effect:
+            if axis_of(eqn.params) != axis:
+                return True
+            continue
+        inside = list(sub_irs(eqn.params))
+        rule = eqn.params.get("rule")
+        if isinstance(rule, Rule) and rule not in seen:
+            seen.add(rule)
+            inside += rule.irs()
+        if _communicates_beyond(inside, axis, seen):
+            return True
+    return False
 
 
 def _batched_backward(

@@ -34,7 +34,8 @@ def scan(
     init    -- the first carry, a tree; `f` must return one of the same structure, shapes, dtypes
     xs      -- a tree of arrays with one leading size, or None with `length` given
     reverse -- from the last step to the first; `ys` keep their places
-    unroll  -- how many steps go through one program, True for all; the results do not depend on it
+    unroll  -- as JAX's, an integer or a boolean.  A step is a call of one compiled program, so that
+               there is nothing to gain from joining steps: nothing depends on it
 
     The body is recorded once.  Parts of it that need no carry are computed for all steps at once,
     before or after the loop, where that is cheaper.  Default random draws differ at every step.
@@ -72,11 +73,9 @@ def scan(
     ]
     ir = strengthen(body.ir, [*avals, *body.out_avals[count:]])
     ir, fixed, keys = _random_inputs(ir, body.captures, steps)
-    together = (steps if unroll is True else int(unroll)) or 1
-    outs = bind_scan(
-        fixed, carry, [*inputs, *keys], interned(ir), steps, bool(reverse), together
-    )
-    return tree.unflatten(carry_structure, outs[:count]), tree.unflatten(out_ys, outs[count : len(ir.outputs)])
+    outs = bind_scan(fixed, carry, [*inputs, *keys], interned(ir), steps, bool(reverse))
+    ys = outs[count : len(ir.outputs)]
+    return tree.unflatten(carry_structure, outs[:count]), tree.unflatten(out_ys, ys)
 
 
 def _pair(f: Callable[..., Any]) -> Callable[..., Any]:

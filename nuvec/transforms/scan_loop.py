@@ -67,9 +67,12 @@ class ScanLoop:
             how, row = self.where[i]
             if how == "kept":
                 self.where[k] = ("same", consts + i)
-            elif outs[i].aval.shape and how in ("computed", "row"):
-                if row not in self.shifted.values() or self.shifted.get(i) == row:
-                    self.shifted[i] = row
+            elif (
+                outs[i].aval.shape
+                and how in ("computed", "row")
+                and (row not in self.shifted.values() or self.shifted.get(i) == row)
+            ):
+                self.shifted[i] = row
         self.chosen = chosen
         self.shaped = [bool(outs[k].aval.shape) for k in chosen]
         step = IR(body.inputs, body.constants, body.eqns, tuple([outs[k] for k in chosen]))
@@ -127,7 +130,10 @@ class ScanLoop:
         if moves:
             lines.append(f"{', '.join(m[0] for m in moves)} = {', '.join(m[1] for m in moves)}")
         literals = [f"l{k}" for k in range(carry) if self.where[k][0] == "literal"]
-        stacked = [f"y{k}" for k in range(carry, len(outs)) if not outs[k].aval.shape]
+        stacked = [
+            f"y{k}" for k in range(carry, len(outs))
+            if not outs[k].aval.shape and self.where[k][0] in ("before", "computed")
+        ]  # fmt: skip
         self.iterated, self.literals, self.stacked = iterated, literals, stacked
         arguments = ["numbers", *fixed, *state, *[f"{n}_" for n in iterated], *literals, *stacked]
         body = "\n        ".join(lines)
@@ -172,7 +178,9 @@ class ScanLoop:
             kind, i = self.where[k]
             if kind == "same":
                 value = outs[k].value if type(outs[k]) is not Var else values[i]  # type: ignore[union-attr]
-                results.append(np.broadcast_to(np.array(value), (length, *avals[k].shape)))
+                whole = np.empty((length, *avals[k].shape), avals[k].dtype)
+                whole[...] = value
+                results.append(whole)
             elif kind == "slices":
                 results.append(xs[i - start].copy("C"))
             else:

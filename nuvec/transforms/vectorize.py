@@ -99,9 +99,7 @@ def vectorize(
                     f"{name}: keyword-only arguments {sorted(rest)} have no place in the "
                     "signature; name them in excluded to pass them as they are"
                 )
-        places = [
-            i for i in range(len(args)) if i not in excluded and labels[i] not in excluded
-        ]
+        places = [i for i in range(len(args)) if i not in excluded and labels[i] not in excluded]
         arrays = [operand(args[i], f"{name}: {labels[i]}") for i in places]
         names = [labels[i] for i in places]
         inputs, outputs = ([()] * len(arrays), None) if parsed is None else parsed
@@ -118,10 +116,7 @@ def vectorize(
             given = list(args)
             for i, x in zip(places, xs, strict=True):
                 given[i] = x
-            result = pyfunc(*given, **fixed_names)
-            if outputs is None:
-                return _checked(name, result, None, sizes)
-            return _checked(name, result, outputs, sizes)
+            return _checked(name, pyfunc(*given, **fixed_names), outputs, sizes)
 
         return _mapped(core, arrays, loops, loop)
 
@@ -196,16 +191,14 @@ def _checked(
     name: str, result: Any, outputs: list[Dims] | None, sizes: dict[str, tuple[int, str]]
 ) -> Any:
     """The function's result, each output with the core dimensions of the signature."""
+    many = tuple(result) if isinstance(result, tuple | list) else (result,)
     if outputs is None:
-        many = result if isinstance(result, tuple) else (result,)
         outputs = [()] * len(many)
-    else:
-        many = result if isinstance(result, tuple | list) else (result,)
-        if len(many) != len(outputs):
-            raise TreeError(
-                f"{name}: the function returned {len(many)} outputs, and the signature has "
-                f"{len(outputs)}"
-            )
+    if len(many) != len(outputs):
+        raise TreeError(
+            f"{name}: the function returned {len(many)} outputs, and the signature has "
+            f"{len(outputs)}"
+        )
     sizes = dict(sizes)
     for i, (o, dims) in enumerate(zip(many, outputs, strict=True)):
         label = f"output {i}"
@@ -217,4 +210,4 @@ def _checked(
             )
         for dim, size in zip(dims, out.shape, strict=True):
             _agree(name, label, dim, size, sizes)
-    return tuple(many) if isinstance(result, tuple | list) else result
+    return many if isinstance(result, tuple | list) else result

@@ -124,9 +124,7 @@ def run_batched(
         steps = marked_graph(trace, [*nodes, *trace.effects])
         index = trace.captures.get("index", (None, None))[1]
     batching_walk(steps, size, environment, index, mapped)
-    return [
-        environment[n] if n in environment else (Array(n), None) for n in nodes
-    ]
+    return [environment[n] if n in environment else (Array(n), None) for n in nodes]
 
 
 def batched_ir(

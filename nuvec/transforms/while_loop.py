@@ -114,7 +114,8 @@ def _checked(cond_fun: Callable[[Any], Any]) -> Callable[[Any], Any]:
         leaves, structure = tree.flatten(result)
         if len(leaves) != 1 or structure != _LEAF:
             raise TreeError(
-                f"while_loop: the condition must return a boolean scalar, and it returned {structure}"
+                f"while_loop: the condition must return a boolean scalar, and it returned "
+                f"{structure}"
             )
         found = operand(result, "the condition of while_loop")
         if found.shape != () or not dtypes.is_bool(found.dtype):

@@ -118,9 +118,7 @@ def _masked(
 
     inputs = [*avals[:consts], every.out_avals[0], *avals[consts:]]
     some = _isolated(lambda *xs: [any_of(xs[consts])], inputs, "a condition over a batch")
-    return body.remember(
-        key, (_isolated(masked, inputs, "a loop over a batch"), (every, some))
-    )
+    return body.remember(key, (_isolated(masked, inputs, "a loop over a batch"), (every, some)))
 
 
 # Differentiation
@@ -130,9 +128,7 @@ def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> A
     cond, body, consts = params["cond"], params["body"], params["consts"]
     detached = [detach(a, trace) for a in operands]
     active = [
-        marked(a, trace)
-        and dtypes.is_inexact(a.dtype)
-        and a._node.primitive is not stop_gradient_p
+        marked(a, trace) and dtypes.is_inexact(a.dtype) and a._node.primitive is not stop_gradient_p
         for a in operands
     ]
     effect = cond.effect or body.effect
@@ -249,7 +245,7 @@ def _finished_vmap(
     return finished_p.bind(x, going, steps=steps), axes[0]
 
 
-finished_p = Primitive(
+finished_p: Primitive = Primitive(
     "finished", _finished_lower, lambda x, going, steps: x, "other",
     transpose=lambda i, c, out, x, going, steps: finished_p.bind(c, going, steps=steps),
     linear="joint", linear_operands=(0,), vmap=_finished_vmap,

@@ -60,6 +60,11 @@ def _exchanged(values: Values, rank: int) -> np.ndarray:
     return np.concatenate([_own(v, rank, len(values)) for v in values])
 
 
+def _rotate(group: Group, x: Any) -> Any:
+    size = group.size()
+    return nd.permute(x, [(r, (r + 1) % size) for r in range(size)], group)
+
+
 def _shift(group: Group, x: Any) -> Any:
     size, rank = group.size(), group.rank()
     nd.send(x, (rank + 1) % size, group)
@@ -113,6 +118,10 @@ CASES = [
     *_rows("sum_scatter", lambda g, x: nd.sum_scatter(x, g),
            lambda v, r: _own(fold(v), r, len(v)), DIVIDED, kinds="fciu"),
     *_rows("all_to_all", lambda g, x: nd.all_to_all(x, g), _exchanged, DIVIDED),
+    *_rows("permute", _rotate, lambda v, r: v[r - 1]),
+    *_rows("permute", lambda g, x: nd.permute(x, [(0, g.size() - 1)], g),
+           lambda v, r: v[0] if r == len(v) - 1 else np.zeros_like(v[0]),
+           {f"{k}-partial": s for k, s in FIXED.items()}),
     *_rows("recv", _shift, lambda v, r: v[r - 1], alone=False),
     *_rows("send", _kept, lambda v, r: v[r], alone=False),
 ]  # fmt: skip

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from nuvec.core import dtypes
 from nuvec.core.check import check_ir
 from nuvec.core.errors import IRError
+from nuvec.core.html import ir_html
 from nuvec.core.ir import IR, aval
 from nuvec.core.parser import parse
-from nuvec.core.printer import format_ir, format_value, ir_html
+from nuvec.core.printer import format_ir, format_value
 from tests.core.toy_ir import eqn, example, literal, toy_primitives, var
 
 

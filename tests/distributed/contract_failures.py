@@ -89,6 +89,26 @@ def groups_in_another_order_are_a_mismatch(c: Communicator) -> None:
     assert "group" in text
 
 
+def other_pairs_in_a_permutation_are_a_mismatch(c: Communicator) -> None:
+    if c.size == 1:
+        return
+    last = c.size - 1
+    text = raises(
+        MismatchError, lambda: c.permute([np.ones(2)], [(0, last)] if c.rank < last else [])
+    )
+    assert f"permute [(0, {last})], rank {last} at permute []" in text
+    c.barrier()  # everybody has seen it, so the group is whole
+
+
+def a_rank_that_does_not_permute_is_a_mismatch(c: Communicator) -> None:
+    if c.size == 1:
+        return
+    if c.rank == c.size - 1:
+        raises(MismatchError, lambda: c.all_reduce("sum", [np.ones(2)]))
+    else:
+        raises(MismatchError, lambda: c.permute([np.ones(2)], [(0, 1)]))
+
+
 def a_wrong_receive_is_a_mismatch(c: Communicator) -> None:
     if c.size == 1:
         return
@@ -127,6 +147,8 @@ def a_message_outlives_its_sender(c: Communicator) -> None:
 
 
 FAILURES: list[Case] = [
+    other_pairs_in_a_permutation_are_a_mismatch,
+    a_rank_that_does_not_permute_is_a_mismatch,
     groups_in_another_order_are_a_mismatch,
     a_wrong_receive_is_a_mismatch,
     abort_reaches_everyone,

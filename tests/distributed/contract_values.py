@@ -199,6 +199,33 @@ def splits_by_color_and_key(c: Communicator) -> None:
     c.barrier()
 
 
+def permutes_every_dtype(c: Communicator) -> None:
+    n = c.size
+    perms = [
+        [], [(r, (r + 1) % n) for r in range(n)], [(r, r) for r in range(n)], [(n - 1, 0)],
+        [(r, r + 1) for r in range(n - 1)], [(r, n - 1 - r) for r in range(n)],
+    ]  # fmt: skip
+    for k, perm in enumerate(perms):
+        source = {d: s for s, d in perm}.get(c.rank)
+        for dtype in DTYPES:
+            for shape in SHAPES:
+                x = values(c.rank + k, shape, dtype)
+                got, small = c.permute([x, np.array(c.rank)], perm)
+                expected = np.zeros_like(x) if source is None else values(source + k, shape, dtype)
+                same_bits(got, expected)
+                same_bits(small, np.array(source or 0))
+                assert not np.shares_memory(got, x)
+    for wrong in ([(0, n)], [(0, 0), (0, n - 1)], [(-1, 0)]):
+        raises(ValueError, lambda wrong=wrong: c.permute([np.ones(2)], wrong))
+    c.barrier()
+
+
+def permutes_large_messages(c: Communicator) -> None:
+    x = values(c.rank, (LARGE,), np.dtype(np.float32))
+    got = c.permute([x], [(r, (r + 1) % c.size) for r in range(c.size)])[0]
+    same_bits(got, values((c.rank - 1) % c.size, (LARGE,), np.dtype(np.float32)))
+
+
 def groups_do_not_disturb_each_other(c: Communicator) -> None:
     if c.size == 1:
         return
@@ -239,5 +266,7 @@ VALUES: list[Case] = [
     sends_to_itself,
     all_may_send_first,
     splits_by_color_and_key,
+    permutes_every_dtype,
+    permutes_large_messages,
     groups_do_not_disturb_each_other,
 ]

@@ -21,6 +21,7 @@ from nuvec.core import dtypes
 from nuvec.core.ir import IR, Atom, Eqn, Var
 from nuvec.core.lower.plan import Buffer, Handover, Into, Placement, Step
 from nuvec.core.ops.build import convert_dtype
+from nuvec.core.ops.contraction import dot_general_p
 from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
 from nuvec.core.ops.summation import is_plain
 from nuvec.core.primitive import IDENTITY
@@ -293,13 +294,17 @@ class _Emitter:
             direct = self.direct(eqn)
             if direct is not None:
                 return direct
-        if isinstance(lower, np.ufunc) and getattr(np, lower.__name__, None) is lower:
-            function = f"np.{lower.__name__}"
+        product = self.product(eqn)
+        if product is not None:
+            function, arguments = product
         else:
-            function = self.bind(f"{_SUFFIX.sub('_', primitive.name)}_", lower, "")
-        array = isinstance(lower, np.ufunc) and len(eqn.inputs) > 1
-        arguments = [self.atom(a, array) for a in eqn.inputs]
-        arguments += [f"{k}={self.param(k, v)}" for k, v in eqn.params.items()]
+            if isinstance(lower, np.ufunc) and getattr(np, lower.__name__, None) is lower:
+                function = f"np.{lower.__name__}"
+            else:
+                function = self.bind(f"{_SUFFIX.sub('_', primitive.name)}_", lower, "")
+            array = isinstance(lower, np.ufunc) and len(eqn.inputs) > 1
+            arguments = [self.atom(a, array) for a in eqn.inputs]
+            arguments += [f"{k}={self.param(k, v)}" for k, v in eqn.params.items()]
         if isinstance(step.target, int):
             arguments.append(f"out={self.buffers[step.target]}")
         elif isinstance(step.target, Into):
@@ -310,6 +315,16 @@ class _Emitter:
             out = eqn.outputs[0].aval
             arguments.append(f"out=np.empty({out.shape}, {self.param('dtype', out.dtype)})")
         return f"{function}({', '.join(arguments)})"
+
+    def product(self, eqn: Eqn) -> tuple[str, list[str]] | None:
+        """The function and operands of a product of two matrices, as its lowering calls them."""
+        if eqn.primitive is not dot_general_p or eqn.params["batch"] != ((), ()):
+            return None
+        x, y = eqn.inputs
+        matrices = x.aval.ndim == y.aval.ndim == 2 and eqn.params["contract"] == ((1,), (0,))
+        if matrices and x.aval.dtype in (dtypes.float32, dtypes.float64):
+            return "np.matmul", [self.atom(x), self.atom(y)]
+        return None
 
     def direct(self, eqn: Eqn) -> str | None:
         """The same call without the Python around it, for the commonest lowerings."""

@@ -40,7 +40,9 @@ class Layout(IntEnum):
 KNOWN_KINDS = frozenset(("elementwise", "reduction"))
 KNOWN = frozenset(("concatenate", "pad"))
 # These copy into C order whatever their operands' layouts are.
-ALWAYS_CONTIGUOUS = frozenset(("update_slice", "scatter_add", "scatter_set", "erf", "complex"))
+ALWAYS_CONTIGUOUS = frozenset((
+    "update_slice", "scatter_add", "scatter_set", "erf", "complex", "scan",
+))  # fmt: skip
 
 
 def layout_of(value: Any) -> Layout:

@@ -19,7 +19,7 @@ from nuvec.core.ops.shape import reshape_p
 from nuvec.core.ops.structure import slice_axis
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
-from nuvec.distributed.axis_group import AxisGroup
+from nuvec.distributed.axis_group import AxisGroup, axis_index_p
 from nuvec.distributed.collectives.common import (
     Tangents,
     along_axis,
@@ -190,7 +190,7 @@ def _broadcast_transpose(
 ) -> list[Array]:
     total = all_sum_p.bind(*cs, group=group, active=True)
     if isinstance(group, AxisGroup):  # every element runs this code, the root's too
-        at_root = equal(group.rank(), root)
+        at_root = equal(axis_index_p.bind(group=group)[0], root)
         return [where(at_root, t, zeros_of(t.aval)) for t in total]
     if group.rank() == root:
         return total
@@ -214,7 +214,8 @@ def _broadcast_lower(*values: Any, group: Group, active: bool, root: int) -> tup
 
 broadcast_p: Primitive = Primitive(
     "broadcast", _broadcast_lower, _broadcast_rule, "effect", jvp=_broadcast_jvp,
-    vjp=_broadcast_vjp, vmap=_broadcast_vmap, axis=along_axis(_broadcast_axis, None), multiple=True, effect=True,
+    vjp=_broadcast_vjp, vmap=_broadcast_vmap, axis=along_axis(_broadcast_axis, None),
+    multiple=True, effect=True,
 )  # fmt: skip
 
 
@@ -222,5 +223,3 @@ broadcast_p: Primitive = Primitive(
 def broadcast(x: Any, root: int = 0, group: Group | None = None) -> Any:
     """Rank `root`'s `x` on every rank; elsewhere `x` gives structure, shapes and dtypes."""
     return communicate(broadcast_p, x, group, lambda a: a, root=root)
-
-

@@ -51,23 +51,20 @@ def _vmap(size: int, axes: Sequence[int | None], *operands: Array, **params: Any
 
 def _axis(x: Array, perm: Perm, **params: Any) -> Array:
     """The rows of `x` in their new places, in runs of neighbours that stay neighbours."""
-    source = dict((d, s) for s, d in perm)
+    source = {d: s for s, d in perm}
     n = x.shape[0]
     runs: list[list[int]] = []  # first source, length; a source of -1 is a row of zeros
     for d in range(n):
         s = source.get(d, -1)
-        if runs and s >= 0 and runs[-1][0] >= 0 and s == sum(runs[-1]):
-            runs[-1][1] += 1
-        elif runs and s < 0 and runs[-1][0] < 0:
-            runs[-1][1] += 1
+        last = runs[-1] if runs else None
+        if last and (s == sum(last) if last[0] >= 0 else s < 0):
+            last[1] += 1
         else:
             runs.append([s, 1])
     if len(runs) > 64:
         return _scattered(x, [source.get(d, -1) for d in range(n)])
     parts = [
-        slice_axis(x, 0, s, s + length)
-        if s >= 0
-        else zeros_of(slice_axis(x, 0, 0, length).aval)
+        slice_axis(x, 0, s, s + length) if s >= 0 else zeros_of(slice_axis(x, 0, 0, length).aval)
         for s, length in runs
     ]
     return parts[0] if len(parts) == 1 else concatenate(parts, axis=0)
@@ -132,6 +129,4 @@ def permute(x: Any, perm: Iterable[Sequence[int]], group: Group | None = None) -
     """
     group = default_group() if group is None else group
     pairs = checked_perm(perm, group.size())
-    return communicate(
-        permute_p, x, group, lambda a: a if pairs else zeros_of(a.aval), perm=pairs
-    )
+    return communicate(permute_p, x, group, lambda a: a if pairs else zeros_of(a.aval), perm=pairs)

@@ -29,7 +29,6 @@ from nuvec.distributed.collectives.common import (
 )  # fmt: skip
 from nuvec.distributed.group import Group
 
-
 # Over a mapped axis they stay a pair of primitives (axis 0: the ranks), for the derivatives of the
 # batch are to be those of the ranks: a plain identity and a plain sum have others.
 
@@ -79,7 +78,8 @@ def _gradients_vmap(size: int, axes: Sequence[int | None], *operands: Array, **p
 sum_gradients_p: Primitive = Primitive(
     "sum_gradients", _gradients_lower, _gradients_rule, "effect", jvp=_gradients_jvp,
     vjp=_gradients_vjp, vmap=_gradients_vmap,
-    axis=along_axis(lambda x, **params: axis_sum_gradients_p.bind(x), 0), multiple=True, effect=True,
+    axis=along_axis(lambda x, **params: axis_sum_gradients_p.bind(x), 0),
+    multiple=True, effect=True,
 )  # fmt: skip
 
 

@@ -1,0 +1,178 @@
+"""One recording for any leading size.
+
+A function recorded at two sizes gives two IRs.  Where they are the same program, every number in
+them that differs (a size in a shape, the count a mean divides by) is linear in the leading size,
+and the program for a third size follows without recording it.  Where they are not, the function
+depends on the size in a way no single program has, and that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from nuvec.core import dtypes
+from nuvec.core.errors import ShapeError
+from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, aval
+from nuvec.core.printer import format_ir
+
+
+# A size to confirm a program at: large and prime, so that sizes that are cut, capped or halved show.
+PROBE = 4099
+
+
+class Polymorphic:
+    """A program known at two leading sizes; `at(n)` is its IR at another."""
+
+    def __init__(self, name: str, first: IR, first_size: int, second: IR, second_size: int) -> None:
+        self.name = name
+        self.first, self.second = first, second
+        self.sizes = (first_size, second_size)
+        self._same_program(first, second)
+        self.at(first_size)  # raises now when a number is not linear in the size
+
+    def at(self, n: int) -> IR:
+        """The IR at leading size `n`."""
+        return _Instance(self, n).ir(self.first, self.second)
+
+    def confirm(self, recorded: IR, n: int) -> None:
+        """Raise unless the IR recorded at size `n` is the one that follows for it."""
+        if format_ir(recorded) != format_ir(self.at(n)):
+            self.fail(f"at size {n} it does something else")
+
+    def _same_program(self, a: IR, b: IR) -> None:
+        counts = (len(a.inputs), len(a.eqns), len(a.outputs), len(a.constants))
+        if counts != (len(b.inputs), len(b.eqns), len(b.outputs), len(b.constants)):
+            self.fail("the numbers of equations and arrays differ")
+        for x, y in zip(a.eqns, b.eqns, strict=True):
+            if x.primitive is not y.primitive or set(x.params) != set(y.params):
+                self.fail(f"{x.primitive.name} is {y.primitive.name} there", x)
+
+    def fail(self, why: str, eqn: Eqn | None = None) -> None:
+        where = f", at {eqn.source}" if eqn is not None and eqn.source else ""
+        small, large = self.sizes
+        raise ShapeError(
+            f"compile(shapeless=True) of {self.name}: there is no one program for leading sizes "
+            f"{small} and {large}{where}: {why}. Compile it without shapeless, which records it "
+            "for each size"
+        )
+
+
+class _Instance:
+    """One size's IR being made from two."""
+
+    def __init__(self, program: Polymorphic, n: int) -> None:
+        self.program = program
+        small, large = program.sizes
+        self.fraction = Fraction(n - small, large - small)
+        self.variables: dict[Var, Var] = {}
+
+    def number(self, a: int, b: int, eqn: Eqn | None) -> int:
+        if a == b:
+            return a
+        value = a + (b - a) * self.fraction
+        if value.denominator != 1 or value < 0:
+            self.program.fail(f"{a} and {b} do not follow from the size", eqn)
+        return int(value)
+
+    def avals(self, a: Aval, b: Aval, eqn: Eqn | None) -> Aval:
+        if a is b:
+            return a
+        if a.dtype != b.dtype or len(a.shape) != len(b.shape):
+            self.program.fail(f"{a} is {b} there", eqn)
+        shape = tuple([self.number(x, y, eqn) for x, y in zip(a.shape, b.shape, strict=True)])
+        return aval(shape, a.dtype, a.weak)
+
+    def new(self, v: Var, other: Var, eqn: Eqn | None = None) -> Var:
+        found = self.variables[v] = Var(self.avals(v.aval, other.aval, eqn), v.hint)
+        return found
+
+    def atom(self, a: Atom, b: Atom, eqn: Eqn | None) -> Atom:
+        if isinstance(a, Var) and isinstance(b, Var):
+            return self.variables[a]
+        if not (isinstance(a, Literal) and isinstance(b, Literal)):
+            self.program.fail("an operand is a constant at one size", eqn)
+        assert isinstance(a, Literal) and isinstance(b, Literal)
+        if a.value.tobytes() == b.value.tobytes():
+            return a
+        exact = float(a.value).is_integer() and float(b.value).is_integer()
+        if dtypes.is_complex(a.value.dtype) or not exact:
+            self.program.fail(f"the constant {a.value} is {b.value} there", eqn)
+        number = self.number(int(a.value), int(b.value), eqn)
+        return Literal(a.value.dtype.type(number), a.aval.weak)
+
+    def param(self, a: Any, b: Any, eqn: Eqn) -> Any:
+        if isinstance(a, IR) and isinstance(b, IR):
+            return Polymorphic(self.program.name, a, self.program.sizes[0], b,
+                               self.program.sizes[1]).at(self.size())  # fmt: skip
+        if type(a) is not type(b):
+            self.program.fail(f"a parameter is {a!r} and {b!r}", eqn)
+        if isinstance(a, tuple):
+            if len(a) != len(b):
+                self.program.fail(f"a parameter is {a!r} and {b!r}", eqn)
+            return tuple([self.param(x, y, eqn) for x, y in zip(a, b, strict=True)])
+        if isinstance(a, int) and not isinstance(a, bool):
+            return self.number(a, b, eqn)
+        if a != b:
+            self.program.fail(f"a parameter is {a!r} and {b!r}", eqn)
+        return a
+
+    def size(self) -> int:
+        small, large = self.program.sizes
+        return int(small + (large - small) * self.fraction)
+
+    def constant(self, v: Var, a: np.ndarray, other: Var, b: np.ndarray) -> np.ndarray:
+        shape = self.new(v, other).aval.shape
+        if a.shape == b.shape and a.tobytes() == b.tobytes():
+            return a
+        fill = a.reshape(-1)[:1]
+        uniform = all(
+            x.size and bool((np.ascontiguousarray(x).reshape(-1) == fill).all()) for x in (a, b)
+        )
+        if not uniform:
+            self.program.fail(f"a constant array of shape {a.shape} is another there")
+        return np.broadcast_to(fill.reshape(()), shape)
+
+    def ir(self, a: IR, b: IR) -> IR:
+        inputs = tuple([self.new(x, y) for x, y in zip(a.inputs, b.inputs, strict=True)])
+        constants = tuple([
+            (self.variables[x], value)
+            for (x, xs), (y, ys) in zip(a.constants, b.constants, strict=True)
+            for value in [self.constant(x, xs, y, ys)]
+        ])  # fmt: skip
+        eqns = []
+        for x, y in zip(a.eqns, b.eqns, strict=True):
+            operands = tuple([
+                self.atom(p, q, x) for p, q in zip(x.inputs, y.inputs, strict=True)
+            ])  # fmt: skip
+            params = {k: self.param(v, y.params[k], x) for k, v in x.params.items()}
+            outs = tuple([self.new(p, q, x) for p, q in zip(x.outputs, y.outputs, strict=True)])
+            eqns.append(Eqn(x.primitive, operands, outs, params, x.source))
+        outputs = tuple([
+            self.atom(p, q, None) for p, q in zip(a.outputs, b.outputs, strict=True)
+        ])  # fmt: skip
+        return IR(inputs, constants, tuple(eqns), outputs)
+
+
+def leading_size(now: Sequence[Aval], before: Sequence[Aval]) -> tuple[int, int] | None:
+    """(the leading size now, before) when two signatures differ in one leading size alone."""
+    sizes = set()
+    for a, b in zip(now, before, strict=True):
+        if a is b:
+            continue
+        same = a.dtype == b.dtype and a.weak == b.weak and a.shape[1:] == b.shape[1:]
+        if not same or not a.shape or not b.shape:
+            return None
+        sizes.add((a.shape[0], b.shape[0]))
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def with_leading_size(now: Sequence[Aval], before: Sequence[Aval], n: int) -> tuple[Aval, ...]:
+    """The signature with leading size `n` where the two differ."""
+    return tuple([
+        a if a is b else aval((n, *a.shape[1:]), a.dtype, a.weak)
+        for a, b in zip(now, before, strict=True)
+    ])  # fmt: skip

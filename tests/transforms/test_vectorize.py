@@ -1,0 +1,122 @@
+"""vectorize: signatures, broadcasting of loop dimensions, excluded arguments, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nuvec as nv
+from nuvec.core.errors import ShapeError, TreeError
+from nuvec.transforms.vectorize import parse_signature
+
+G = np.random.Generator(np.random.PCG64(0))
+
+
+def test_signatures() -> None:
+    assert parse_signature("(n,m),(m)->(n)") == ([("n", "m"), ("m",)], [("n",)])
+    assert parse_signature(" ( n , m ) , () -> (3), (n)") == ([("n", "m"), ()], [("3",), ("n",)])
+    assert parse_signature("->(k)") == ([], [("k",)])
+    assert parse_signature("(a)->") == ([("a",)], [])
+    for wrong in ("(n)", "(n)->(m)->(k)", "n->(m)", "(n)(m)->()", "(n,->()", "((n))->()", "(n)->)"):
+        with pytest.raises(ValueError, match="signature"):
+            parse_signature(wrong)
+
+
+LOOPS = [
+    ((), ()), ((5,), ()), ((), (5,)), ((2, 1), (5,)), ((1, 5), (2, 1)), ((1,), (1,)),
+    ((0,), (1,)), ((4, 1, 3), (2, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loops", LOOPS, ids=str)
+def test_a_product_is_numpys(loops: Any) -> None:
+    a, b = G.normal(size=(*loops[0], 2, 3)), G.normal(size=(*loops[1], 3))
+    calls = []
+
+    def matvec(x: Any, y: Any) -> Any:
+        calls.append(1)
+        assert (x.shape, y.shape) == ((2, 3), (3,))
+        return nv.dot(x, y)
+
+    found = nv.vectorize(matvec, signature="(n,m),(m)->(n)")(a, b)
+    np.testing.assert_allclose(found, np.vectorize(np.dot, signature="(n,m),(m)->(n)")(a, b)
+                               if 0 not in loops[0] else np.zeros((0, 2)), rtol=1e-12)  # fmt: skip
+    assert calls == [1]
+
+
+def test_scalars_without_a_signature() -> None:
+    f = nv.vectorize(lambda x, y: nv.where(x > y, x - y, x + y))
+    a, b = G.normal(size=(3, 1)), G.normal(size=4)
+    np.testing.assert_allclose(f(a, b), np.where(a > b, a - b, a + b))
+    assert f(2.0, 1).item() == 1
+    two = nv.vectorize(lambda x: (x, x * 2))
+    assert [o.tolist() for o in two(nv.arange(3.0))] == [[0, 1, 2], [0, 2, 4]]
+
+
+def test_several_outputs_new_and_fixed_sizes() -> None:
+    f = nv.vectorize(
+        lambda x, y: (nv.outer(x, y), nv.concatenate([x, y]), nv.sum(x)),
+        signature="(n),(m)->(n,m),(k),()",
+    )
+    x, y = G.normal(size=(4, 2)), G.normal(size=(5, 1, 3))
+    a, b, c = f(x, y)
+    assert (a.shape, b.shape, c.shape) == ((5, 4, 2, 3), (5, 4, 5), (5, 4))
+    np.testing.assert_allclose(a, x[:, :, None] * y[:, :, None, :])
+    cross = nv.vectorize(lambda u, v: u * v, signature="(3),(3)->(3)")
+    assert cross(nv.ones((2, 3)), nv.ones(3)).shape == (2, 3)
+
+
+def test_keywords_and_excluded() -> None:
+    def f(x: Any, y: Any, how: str = "add", *, scale: float = 1.0) -> Any:
+        assert isinstance(how, str) and isinstance(scale, float)
+        return (x + y if how == "add" else x - y) * scale
+
+    g = nv.vectorize(f, excluded={"how", "scale"})
+    a, b = np.arange(3.0), np.arange(2.0)[:, None]
+    np.testing.assert_array_equal(g(a, y=b), a + b)
+    np.testing.assert_array_equal(g(a, b, "sub"), a - b)
+    np.testing.assert_array_equal(g(a, b, how="sub", scale=2.0), (a - b) * 2)
+    np.testing.assert_array_equal(nv.vectorize(f, excluded={2})(a, b, "sub"), a - b)
+    with pytest.raises(TypeError, match=r"keyword-only arguments \['scale'\]"):
+        nv.vectorize(f)(a, b, scale=2.0)
+    with pytest.raises(TypeError, match="excluded must be positions or argument names"):
+        nv.vectorize(f, excluded={-1})
+    assert nv.vectorize(f, excluded={"how"}).__name__ == "f"
+
+
+def test_under_transforms() -> None:
+    f = nv.vectorize(lambda m, v: nv.sum(nv.sin(m @ v)), signature="(n,m),(m)->()")
+    a, b = G.normal(size=(4, 1, 2, 3)), G.normal(size=(5, 3))
+    dense = lambda m: nv.sum(nv.sin(nv.einsum("aijk,bk->abj", m, b)))  # noqa: E731
+    np.testing.assert_allclose(nv.grad(lambda m: nv.sum(f(m, b)))(a), nv.grad(dense)(a), rtol=1e-12)
+    np.testing.assert_allclose(nv.compile(f)(a, b), f(a, b), rtol=1e-12)
+    np.testing.assert_allclose(nv.vmap(f, in_axes=(0, None))(a, b), f(a, b), rtol=1e-12)
+
+
+def test_errors_name_the_argument_and_the_dimension() -> None:
+    def f(mat: Any, vec: Any) -> Any:
+        return mat @ vec
+
+    g = nv.vectorize(f, signature="(n,m),(m)->(n)")
+    one = np.ones
+    for args, text in (
+        ((one((2, 3)), one(4)), r"dimension 'm' has size 4 in vec and 3 in mat"),
+        ((one(3), one(3)), r"mat has shape \(3,\), and its core dimensions \(n,m\) need"),
+        ((one((5, 2, 3)), one((4, 3))), r"loop dimension -1 has size 5 in mat and 4 in vec"),
+    ):
+        with pytest.raises(ShapeError, match=text):
+            g(*args)
+    with pytest.raises(TypeError, match=r"has 2 arguments, and the call 1 \(mat\)"):
+        nv.vectorize(lambda mat: mat, signature="(n,m),(m)->(n)")(one((2, 2)))
+    with pytest.raises(ShapeError, match=r"output 0 has shape \(2,\) for one element.*\(n,k\)"):
+        nv.vectorize(f, signature="(n,m),(m)->(n,k)")(one((2, 3)), one(3))
+    with pytest.raises(ShapeError, match=r"'m' has size 2 in output 0 and 3 in mat"):
+        nv.vectorize(f, signature="(n,m),(m)->(m)")(one((2, 3)), one(3))
+    with pytest.raises(TreeError, match="returned 1 outputs, and the signature has 2"):
+        nv.vectorize(f, signature="(n,m),(m)->(n),()")(one((2, 3)), one(3))
+    with pytest.raises(ShapeError, match="'3' has size 2 in u and 3 in the signature"):
+        nv.vectorize(lambda u: u, signature="(3)->(3)")(one(2))
+    with pytest.raises(TypeError, match="vectorize takes a function"):
+        nv.vectorize(3)  # type: ignore[arg-type]
