@@ -91,4 +91,4 @@ def ir_dot(ir: IR) -> str:
 
 
 # Attached here because this file is built on ir.py, and an IR draws itself.
-IR.to_dot = ir_dot  # type: ignore[attr-defined]
+IR.to_dot = ir_dot  # type: ignore[assignment, method-assign]

@@ -27,7 +27,17 @@ __all__ = [
 
 
 class NuvecError(Exception):
-    """The root of nuvec's errors."""
+    """The root of nuvec's errors.
+
+    line -- the user's line that led to it, "file.py:12 (in f)", where the function that was
+            called notes it; the message ends with it
+    """
+
+    line: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.line is None or self.line in text else f"{text} [{self.line}]"
 
 
 class ShapeError(NuvecError, ValueError):

@@ -28,7 +28,7 @@ _STYLE = """\
 .nuvec-ir details { margin-left: 2ch; border-left: 1px solid rgba(128, 128, 128, 0.35);
   padding-left: 1ch; }
 .nuvec-ir summary { cursor: pointer; }
-.nuvec-ir .eqn { margin-left: 4ch; text-indent: -2ch; padding-left: 1ch; }
+.nuvec-ir .eqn { margin-left: 2ch; text-indent: -2ch; padding-left: 3ch; }
 .nuvec-ir .eqn:hover { background: rgba(128, 128, 128, 0.12); }
 .nuvec-ir .eqn details { text-indent: 0; }
 .nuvec-ir .aval, .nuvec-ir .source, .nuvec-ir .params { opacity: 0.65; }
@@ -38,7 +38,7 @@ _STYLE = """\
 .nuvec-ir .value:hover { text-decoration: underline; }
 .nuvec-ir .effect { background: rgba(255, 140, 0, 0.22);
   box-shadow: inset 3px 0 0 rgb(255, 140, 0); }
-.nuvec-ir .effect .primitive { color: hsl(28, 95%, 46%); }
+.nuvec-ir .effect > .primitive { color: hsl(28, 95%, 46%); }
 </style>"""
 
 
@@ -93,8 +93,10 @@ class _Page:
             for i, ir in enumerate(inner):
                 label = name if len(inner) == 1 else f"{name}[{i}]"
                 text += _Page(ir).details(label, is_open=False)
-        return f'<div class="eqn effect">{text}</div>' if eqn.effect else (
-            f'<div class="eqn">{text}</div>'
+        return (
+            f'<div class="eqn effect">{text}</div>'
+            if eqn.effect
+            else (f'<div class="eqn">{text}</div>')
         )
 
     def details(self, label: str, is_open: bool) -> str:
@@ -128,4 +130,4 @@ def ir_html(ir: IR) -> str:
 
 
 # Attached here because this file is built on ir.py, and an IR shows itself.
-IR._repr_html_ = ir_html  # type: ignore[attr-defined]
+IR._repr_html_ = ir_html  # type: ignore[assignment, method-assign]

@@ -11,16 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from nuvec.core.array import Array
 from nuvec.core.interpreter import bound_pending, queue_of
-from nuvec.core.ir import Aval, has_effect
+from nuvec.core.ir import TOKEN, Aval, has_effect
 from nuvec.core.node import (
+    LITERAL,
     NO_PARAMS,
     Marks,
     Node,
     Trace,
     context,
     is_literal,
+    observed_effects,
     traces_set,
     unite,
 )  # fmt: skip
@@ -309,9 +313,29 @@ def _bind_split(
     detached from the trace, and a mark equation (the identity for everyone else) calls the
     linear part in the trace's own walk.  Outer traces peel in turn."""
     assert primitive.split is not None
-    with traces_set(tuple(t for t in context.traces if t is not trace)):
+    others = tuple(t for t in context.traces if t is not trace)
+    with traces_set(others), observed_effects() as effects:
         outs, linear = primitive.split(trace, arrays, params)
+    if not outs:
+        outs, linear = _with_token(effects, trace, linear)
     return outs if linear is None else mark(outs, arrays, trace, linear)
+
+
+def _with_token(effects: list[Node], trace: Trace, linear: Any) -> tuple[list[Array], Any]:
+    """What stands for an equation without results, so that others can depend on it: a result of
+    its last communication, else a constant.  It has no derivative."""
+    last = next((e for e in reversed(effects) if e.aval), None)
+    if linear is None:
+        return [_token(last)], None
+    if trace.mode == "vjp":
+        return [_token(last)], lambda cotangents: linear([])
+    return [_token(last)], lambda tangents: [*linear(tangents), None]
+
+
+def _token(effect: Node | None) -> Array:
+    if effect is None:
+        return Array(Node(None, (), LITERAL, TOKEN, None, np.False_))
+    return Array(Node(PROJECTION, (effect,), {"index": 0}, effect.aval[0], effect.marks))
 
 
 def mark(

@@ -1,8 +1,9 @@
 """The user's line: which frame called nuvec, and tracebacks that end there.
 
 `user_frame` finds the line of the user's program that a recorded equation came from. `filtered`
-marks a public function: an exception that leaves it loses the frames inside nuvec, so that the
-traceback ends in the user's code (`config.traceback = "full"` keeps them).
+marks a public function: an error of nuvec's that leaves it says which line called it, and any
+exception loses the frames inside nuvec, so that the traceback ends in the user's code
+(`config.traceback = "full"` keeps them).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from nuvec.core.config import config
+from nuvec.core.errors import NuvecError
 
 __all__ = ["filtered", "format_user_frame", "strip", "strip_error", "user_frame"]
 
@@ -105,6 +107,8 @@ def filtered(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
+            if isinstance(error, NuvecError) and error.line is None:
+                error.line = format_user_frame()
             strip_error(error)
             raise
 

@@ -20,7 +20,7 @@ from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.group import Group
-from nuvec.transforms.axis import Axis, open_axes
+from nuvec.transforms.axis import SILENT, Axis, open_axes
 from nuvec.transforms.compile import GUARDS
 
 # A compiled function that asks for an axis has its size in its shapes.
@@ -47,7 +47,7 @@ class AxisGroup(Group):
         )
 
     @property
-    def symbol(self) -> str:
+    def symbol(self) -> str:  # type: ignore[override]
         return f"axis_{self.axis.name}"
 
     def rank(self) -> Any:
@@ -140,5 +140,7 @@ axis_index_p: Primitive = Primitive(
     vmap=lambda size, axes, **params: (axis_index_p.bind(**params), [None]),
     axis=_index_axis, multiple=True, effect=True,
 )  # fmt: skip
+
+SILENT.add(axis_index_p)
 
 __all__ = ["AxisGroup", "axis_group", "axis_index_p"]

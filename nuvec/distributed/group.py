@@ -50,16 +50,14 @@ _BACKENDS = ("any", "mesh", "local")
 class Group:
     """Some ranks that communicate. Compares and hashes by identity; a copy is the same group."""
 
-    __slots__ = ("__weakref__", "communicator", "queue")
+    __slots__ = ("__weakref__", "communicator", "queue", "symbol")
 
-    def __init__(self, communicator: Communicator, queue: CommunicationQueue) -> None:
+    def __init__(
+        self, communicator: Communicator, queue: CommunicationQueue, symbol: str = "world"
+    ) -> None:
         self.communicator = communicator
         self.queue = queue
-
-    @property
-    def symbol(self) -> str:
-        """What it is called where a program is printed."""
-        return "world" if self is _current_group() else "group"
+        self.symbol = symbol  # what it is called where a program is printed
 
     def rank(self) -> int:
         """This rank's number in the group, from 0."""
@@ -76,7 +74,7 @@ class Group:
         Runs at once, after the communications that are pending.
         """
         flush(self.queue)
-        return Group(self.communicator.split(color, key), self.queue)
+        return Group(self.communicator.split(color, key), self.queue, "group")
 
     def barrier(self) -> None:
         """Run what is pending, then return when every rank of the group has called this.

@@ -8,14 +8,20 @@ from nuvec.testing.batching import check_vmap
 from nuvec.testing.collectives import check_collective
 from nuvec.testing.communications import RecordingCommunicator, recorded
 from nuvec.testing.derivatives import check_grads, check_jvp, check_second_order, check_vjp
+from nuvec.testing.exchanges import EXCHANGES
 from nuvec.testing.lowering import check_compile, check_lowering
 from nuvec.testing.nested import NESTED  # importing it adds control flow to random programs
-from nuvec.testing.program_checks import check_case
+from nuvec.testing.operations import OPERATIONS, Operation
+from nuvec.testing.program_checks import CHECKS, check_case
 from nuvec.testing.programs import Case, Program, random_case, simulate
 
 __all__ = [
+    "CHECKS",
+    "EXCHANGES",
     "NESTED",
+    "OPERATIONS",
     "Case",
+    "Operation",
     "Program",
     "RecordingCommunicator",
     "check_case",

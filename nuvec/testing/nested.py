@@ -41,7 +41,8 @@ def _outputs(body: Program, operands: Ranks) -> list[np.ndarray]:
 class _Call(Nested):
     """A compiled function; a capture is one of its operands."""
 
-    name, covers, kinds = "call", ("call",), "f f"
+    name, kinds = "call", "f f"
+    covers: tuple[str, ...] = ("call",)
 
     def draw(self, choose: Choices, operands: Sequence[Ranks], drawing: Drawing) -> Drawn:
         return (), (_body(drawing, operands),)

@@ -110,6 +110,7 @@ def kind_of(dtype: np.dtype) -> str:
 
 
 OPERATIONS: list[Operation] = []
+Named = list[tuple[str, Callable[..., Any]]]
 
 
 def _add(
@@ -153,10 +154,18 @@ _add("multiply", "f|c f|c", ar.multiply)
 _add("divide", "f|c f|c", ar.divide, fits=lambda x, y: np.abs(y) > 0.4)
 _add("negative", "f|c", ar.negative)
 _add("reciprocal", "f|c", ar.reciprocal, fits=_away(0.4))
-_add("floor_divide", "f f", ar.floor_divide,
-     fits=lambda x, y: (np.abs(y) > 0.4) & _off_grid(np.divide(x, np.where(y == 0, 1, y))))
-_add("remainder", "f f", ar.remainder,
-     fits=lambda x, y: (np.abs(y) > 0.4) & _off_grid(np.divide(x, np.where(y == 0, 1, y))))
+_add(
+    "floor_divide",
+    "f f",
+    ar.floor_divide,
+    fits=lambda x, y: (np.abs(y) > 0.4) & _off_grid(np.divide(x, np.where(y == 0, 1, y))),
+)
+_add(
+    "remainder",
+    "f f",
+    ar.remainder,
+    fits=lambda x, y: (np.abs(y) > 0.4) & _off_grid(np.divide(x, np.where(y == 0, 1, y))),
+)
 _add("sqrt", "f", ar.sqrt, fits=_above(0.3))
 _add("rsqrt", "f", ar.rsqrt, fits=_above(0.4))
 _add("cbrt", "f", ar.cbrt, fits=_away(0.4))
@@ -178,17 +187,28 @@ _add("sigmoid", "f", ex.sigmoid)
 _add("erf", "f", erf)
 _add("logaddexp", "f f", logaddexp)
 _add("power", "f f", power, fits=lambda x, y: (x > 0.4) & (np.abs(y) < 2.5))
-_add("integer_power", "f|c", lambda x, n: power(x, n), lambda choose, x: (choose.pick([-1, 2, 3]),),
-     _away(0.4))
+_add(
+    "integer_power",
+    "f|c",
+    lambda x, n: power(x, n),
+    lambda choose, x: (choose.pick([-1, 2, 3]),),
+    _away(0.4),
+)
 _add("abs", "f", absolute, fits=_away(MARGIN))
 _add("complex_abs", "c", absolute, fits=_away(0.3))
 _add("sign", "f", sign, fits=_away(MARGIN))
-for _p, _f in (("floor", floor), ("ceil", ceil), ("trunc", trunc), ("round", round)):
-    _add(_p, "f", _f, fits=_off_grid)
+for _name, _function in Named([("floor", floor), ("ceil", ceil), ("trunc", trunc),
+                               ("round", round)]):  # fmt: skip
+    _add(_name, "f", _function, fits=_off_grid)
 _add("maximum", "f f", maximum, fits=_apart)
 _add("minimum", "f f", minimum, fits=_apart)
-_add("minimum maximum", "f", lambda x: clip(x, -0.5, 0.7), name="clip",
-     fits=lambda x: (np.abs(x + 0.5) > MARGIN) & (np.abs(x - 0.7) > MARGIN))
+_add(
+    "minimum maximum",
+    "f",
+    lambda x: clip(x, -0.5, 0.7),
+    name="clip",
+    fits=lambda x: (np.abs(x + 0.5) > MARGIN) & (np.abs(x - 0.7) > MARGIN),
+)
 _add("where", "b f f", where)
 _add("where", "b c c", where, name="where of complex")
 _add("real", "c", real)
@@ -200,22 +220,25 @@ _add("convert_dtype", "f", lambda x: x.astype(np.complex128), name="to complex")
 
 # --- Booleans and integers, which steer where, take and at
 
-for _p, _f in (("less", co.less), ("less_equal", co.less_equal), ("greater", co.greater),
+for _name, _function in Named([("less", co.less), ("less_equal", co.less_equal),
+                               ("greater", co.greater),
                ("greater_equal", co.greater_equal), ("equal", co.equal),
-               ("not_equal", co.not_equal)):  # fmt: skip
-    _add(_p, "f f", _f, fits=_apart)
-for _p, _f in (("logical_and", co.logical_and), ("logical_or", co.logical_or),
-               ("logical_xor", co.logical_xor)):  # fmt: skip
-    _add(_p, "b b", _f)
+               ("not_equal", co.not_equal)]):  # fmt: skip
+    _add(_name, "f f", _function, fits=_apart)
+for _name, _function in Named([("logical_and", co.logical_and), ("logical_or", co.logical_or),
+               ("logical_xor", co.logical_xor)]):  # fmt: skip
+    _add(_name, "b b", _function)
 _add("logical_not", "b", co.logical_not)
-for _p, _f in (("bitwise_and", co.bitwise_and), ("bitwise_or", co.bitwise_or),
-               ("bitwise_xor", co.bitwise_xor)):  # fmt: skip
-    _add(_p, "i i", _f)
+for _name, _function in Named([("bitwise_and", co.bitwise_and), ("bitwise_or", co.bitwise_or),
+               ("bitwise_xor", co.bitwise_xor)]):  # fmt: skip
+    _add(_name, "i i", _function)
 _add("invert", "i", co.invert)
 _add("left_shift", "i", lambda x: co.left_shift(x, 1), fits=_below(3))
 _add("right_shift", "i", lambda x: co.right_shift(x, 1))
-for _p, _f in (("isnan", co.isnan), ("isinf", co.isinf), ("isfinite", co.isfinite)):
-    _add(_p, "f", _f)
+for _name, _function in Named(
+    [("isnan", co.isnan), ("isinf", co.isinf), ("isfinite", co.isfinite)]
+):
+    _add(_name, "f", _function)
 
 
 # --- Reductions
@@ -238,14 +261,20 @@ def _distinct(x: np.ndarray) -> Any:
     return np.diff(ordered) > MARGIN
 
 
-for _p, _r in (("sum", sh.sum), ("prod", re.prod)):
-    _add(_p, "f|c", lambda x, axis, keep, r=_r: r(x, axis=axis, keepdims=keep), _axis)
-for _p, _r in (("max", re.max), ("min", re.min)):
-    _add(_p, "f", lambda x, axis, keep, r=_r: r(x, axis=axis, keepdims=keep), _axis, _distinct)
-for _p, _r in (("any", re.any), ("all", re.all)):
-    _add(_p, "b", lambda x, axis, keep, r=_r: r(x, axis=axis, keepdims=keep), _axis)
-for _p, _r in (("argmax", re.argmax), ("argmin", re.argmin)):
-    _add(_p, "f", lambda x, axis, r=_r: r(x, axis=axis), _one_axis, _distinct)
+for _name, _reduce in Named([("sum", sh.sum), ("prod", re.prod)]):
+    _add(_name, "f|c", lambda x, axis, keep, r=_reduce: r(x, axis=axis, keepdims=keep), _axis)
+for _name, _reduce in Named([("max", re.max), ("min", re.min)]):
+    _add(
+        _name,
+        "f",
+        lambda x, axis, keep, r=_reduce: r(x, axis=axis, keepdims=keep),
+        _axis,
+        _distinct,
+    )
+for _name, _reduce in Named([("any", re.any), ("all", re.all)]):
+    _add(_name, "b", lambda x, axis, keep, r=_reduce: r(x, axis=axis, keepdims=keep), _axis)
+for _name, _reduce in Named([("argmax", re.argmax), ("argmin", re.argmin)]):
+    _add(_name, "f", lambda x, axis, r=_reduce: r(x, axis=axis), _one_axis, _distinct)
 
 
 # --- Shapes
@@ -271,7 +300,9 @@ def _slice(choose: Choices, x: np.ndarray) -> tuple[Any, ...] | None:
 
 
 def _width(choose: Choices, x: np.ndarray) -> tuple[Any, ...] | None:
-    return (tuple((choose.integer(0, 1), choose.integer(0, 1)) for _ in x.shape),) if x.ndim else None
+    return (
+        (tuple((choose.integer(0, 1), choose.integer(0, 1)) for _ in x.shape),) if x.ndim else None
+    )
 
 
 def _indices(choose: Choices, x: np.ndarray, *rest: np.ndarray) -> tuple[Any, ...] | None:
@@ -298,21 +329,46 @@ def _at(x: Array, v: Array, indices: Any, method: str) -> Any:
 
 _add("reshape", "f|c|b", lambda x, s: sh.reshape(x, s), _new_shape)
 _add("transpose", "f|c|b", lambda x, axes: sh.transpose(x, axes), _order)
-_add("broadcast_to", "f|c", lambda x, n: sh.broadcast_to(x, (n, *x.shape)),
-     lambda choose, x: (choose.integer(2, 3),))
-_add("concatenate", "f|c f|c", lambda x, y, a: concatenate([x, y], axis=a),
-     lambda choose, x, y: (choose.integer(0, x.ndim - 1),) if x.ndim and x.ndim == y.ndim else None)
-_add("concatenate", "f|c f|c", lambda x, y: joining.stack([x, y]), name="stack",
-     params=lambda choose, x, y: () if x.shape == y.shape else None)
+_add(
+    "broadcast_to",
+    "f|c",
+    lambda x, n: sh.broadcast_to(x, (n, *x.shape)),
+    lambda choose, x: (choose.integer(2, 3),),
+)
+_add(
+    "concatenate",
+    "f|c f|c",
+    lambda x, y, a: concatenate([x, y], axis=a),
+    lambda choose, x, y: (choose.integer(0, x.ndim - 1),) if x.ndim and x.ndim == y.ndim else None,
+)
+_add(
+    "concatenate",
+    "f|c f|c",
+    lambda x, y: joining.stack([x, y]),
+    name="stack",
+    params=lambda choose, x, y: () if x.shape == y.shape else None,
+)
 _add("slice", "f|c", lambda x, start, stop, step: x[start:stop:step], _slice)
 _add("pad", "f|c", pad, _width)
 _add("depends", "f|c f", depends)
-_add("update_slice", "f f", lambda x, v, i: x.at[i].set(sh.broadcast_to(v, x.shape[1:])),
-     lambda choose, x, v: (choose.integer(0, x.shape[0] - 1),)
-     if x.ndim and x.shape[0] and _broadcasts(v.shape, x.shape[1:]) else None)
+_add(
+    "update_slice",
+    "f f",
+    lambda x, v, i: x.at[i].set(sh.broadcast_to(v, x.shape[1:])),
+    lambda choose, x, v: (
+        (choose.integer(0, x.shape[0] - 1),)
+        if x.ndim and x.shape[0] and _broadcasts(v.shape, x.shape[1:])
+        else None
+    ),
+)
 _add("gather", "f|c", lambda x, indices: x[_index(indices)], _indices)
-_add("gather", "f i", lambda x, i: x[i % x.shape[0]], name="gather at computed places",
-     params=lambda choose, x, i: () if x.ndim and x.shape[0] and i.ndim < 2 else None)
+_add(
+    "gather",
+    "f i",
+    lambda x, i: x[i % x.shape[0]],
+    name="gather at computed places",
+    params=lambda choose, x, i: () if x.ndim and x.shape[0] and i.ndim < 2 else None,
+)
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -340,8 +396,12 @@ def _all_apart(x: np.ndarray, v: np.ndarray) -> Any:
     return np.abs(x.reshape(-1, 1) - v.reshape(1, -1)) > MARGIN
 
 
-_add("dot_general", "f|c f|c", matmul,
-     lambda choose, x, y: () if _multiplies(x.shape, y.shape) else None)
+_add(
+    "dot_general",
+    "f|c f|c",
+    matmul,
+    lambda choose, x, y: () if _multiplies(x.shape, y.shape) else None,
+)
 
 
 def _multiplies(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -358,8 +418,12 @@ def _uniform(x: Array, seed: int) -> Any:
     return x * (scale + choices.permutation(second, 3)[0].astype(np.float64))
 
 
-_add("random_bits random_split random_permutation random_fold_in", "f", _uniform,
-     lambda choose, x: (choose.integer(0, 99),))
+_add(
+    "random_bits random_split random_permutation random_fold_in",
+    "f",
+    _uniform,
+    lambda choose, x: (choose.integer(0, 99),),
+)
 
 # What is not drawn, and why.
 UNDRAWN = {

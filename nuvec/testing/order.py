@@ -7,6 +7,7 @@ program with others (or with custom rules and control flow) is compared only wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,17 +19,21 @@ __all__ = ["backward_calls", "expected_order", "forward_calls", "operation"]
 
 _KNOWN = frozenset({
     "all_sum", "all_max", "all_min", "broadcast", "all_gather", "sum_scatter", "all_to_all",
-    "send", "recv", "barrier",
+    "permute", "send", "recv", "barrier",
 })  # fmt: skip
+
+_ARRAY = re.compile(r"[a-z]+\d*\[[\d,]*\]")  # float32[2,3]
 
 
 def operation(call: str) -> str:
     """A noted call without shapes: "all_reduce sum float32[3]" is an "all_reduce sum"."""
-    return " ".join(word for word in call.split() if "[" not in word)
+    if call.startswith("permute"):
+        return "permute"  # between which ranks is checked by its values
+    return " ".join(word for word in call.split() if not _ARRAY.fullmatch(word))
 
 
 def _has_derivative(call: str) -> bool:
-    names = [word.split("[")[0] for word in call.split() if "[" in word]
+    names = [word.split("[")[0] for word in call.split() if _ARRAY.fullmatch(word)]
     return any(dtypes.is_inexact(np.dtype(n) if n != "bfloat16" else dtypes.bfloat16)
                for n in names)  # fmt: skip
 
@@ -53,12 +58,14 @@ def _transpose(name: str) -> str:
         return "all_reduce sum"
     first, _, rest = name.partition(" ")
     swapped = {"all_gather": "sum_scatter", "sum_scatter": "all_gather", "all_to_all": "all_to_all",
+               "permute": "permute",
                "send": f"recv from {rest[3:]}", "recv": f"send to {rest[5:]}"}  # fmt: skip
     return swapped[first]
 
 
 def expected_order(ir: IR) -> bool:
-    """Whether what a program's derivatives communicate follows from what the program does."""
+    """Whether what a program's derivatives communicate follows from what the program does: its
+    communications are nuvec's own, none is inside another program, and all are active."""
     return all(
         not eqn.primitive.higher_order
         and (

@@ -231,11 +231,14 @@ class ProgramFailure(AssertionError):
     check  -- which: (transform, of which form of the program)
     what   -- what went wrong, in a line
     values -- what was found and what was expected
+    kind   -- the type of the exception that was raised, "" for values that differ
     """
 
-    def __init__(self, check: tuple[str, str], what: str, values: Sequence[str] = ()) -> None:
+    def __init__(
+        self, check: tuple[str, str], what: str, values: Sequence[str] = (), kind: str = ""
+    ) -> None:
         super().__init__(what)
-        self.check, self.what, self.values = check, what, list(values)
+        self.check, self.what, self.values, self.kind = check, what, list(values), kind
 
 
 def failure_of(
@@ -267,20 +270,25 @@ def failure_of(
             with config.override(timeout=timeout):
                 findings = run_local(on_rank, case.ranks)
         except Exception as error:
-            return ProgramFailure(check, f"{what} raises {type(error).__name__}: {error}")
+            kind = type(error).__name__
+            return ProgramFailure(check, f"{what} raises {kind}: {error}", (), kind)
         found = _judge(findings, names)
         if found is not None:
             return ProgramFailure(check, f"{what} {complaint} {found[0]}", found[1])
     return None
 
 
-def _judge(findings: Sequence[_Finding], names: tuple[str, str]) -> tuple[str, list[str]] | None:
+def _judge(
+    findings: Sequence[_Finding], names: tuple[str, str]
+) -> tuple[str, list[str]] | None:  # fmt: skip
     sums = [f.sums for f in findings if f.sums is not None]
     if sums:
         (one, a), (other, b) = [np.sum([s[i] for s in sums], axis=0) for i in (0, 1)]
         if abs(one - other) <= 1e-9 * max(a, b, 1e-3):
             return None
-        shown = [f"sum over ranks of {n}: {float(x)!r}" for n, x in zip(names, (one, other))]
+        shown = [
+            f"sum over ranks of {n}: {float(x)!r}" for n, x in zip(names, (one, other), strict=True)
+        ]
         return f"(difference {abs(one - other):.3g})", shown
     for rank, f in enumerate(findings):
         for k, (a, b) in enumerate(zip(f.found, f.expected, strict=True)):
@@ -291,7 +299,9 @@ def _judge(findings: Sequence[_Finding], names: tuple[str, str]) -> tuple[str, l
                 good = same and bool(np.all(np.abs(a - b) <= f.slack[k]))
             if not good:
                 where = f"in output {k} on rank {rank} (largest difference {difference(a, b):.3g})"
-                return where, [f"{n}: {v.dtype}{list(v.shape)} {v}" for n, v in zip(names, (a, b))]
+                return where, [
+                    f"{n}: {v.dtype}{list(v.shape)} {v}" for n, v in zip(names, (a, b), strict=True)
+                ]
     return None
 
 
@@ -312,14 +322,14 @@ def check_case(
         return
     small = case
     if shrink:
-        raises = " raises " in failed.what
+        check, kind = failed.check, failed.kind
 
         def still_fails(smaller: Case) -> bool:
-            other = failure_of(smaller, [failed.check], min(timeout, 5))
-            return other is not None and (" raises " in other.what) == raises
+            other = failure_of(smaller, [check], min(timeout, 5))
+            return other is not None and other.kind == kind
 
         small = smallest(case, still_fails)
-        failed = failure_of(small, [failed.check], timeout) or failed
+        failed = failure_of(small, [check], timeout) or failed
     method, _ = failed.check
     lines = [failed.what, f"look at: {METHODS[method][3]} of the primitives below",
              *failed.values, "the smallest program that fails:", str(small),

@@ -88,9 +88,7 @@ class Nested:
     ) -> Array:
         raise NotImplementedError
 
-    def simulate(
-        self, bodies: Sequence[Program], operands: Ranks, params: Any
-    ) -> list[np.ndarray]:
+    def simulate(self, bodies: Sequence[Program], operands: Ranks, params: Any) -> list[np.ndarray]:
         raise NotImplementedError
 
 
@@ -113,6 +111,17 @@ class Program:
     @property
     def communicates(self) -> bool:
         return any(step.communicates for step in self.steps)
+
+    @property
+    def ranks(self) -> int:
+        """The smallest group it runs on."""
+        # The bodies of `axis` have a group of their own, whose size is that of an operand.
+        own = [
+            max([step.operation.sizes, *(b.ranks for b in step.bodies)])
+            for step in self.steps
+            if step.operation.name != "axis"
+        ]
+        return max(own, default=1)
 
     @property
     def size(self) -> int:
@@ -176,6 +185,8 @@ class Case:
 
     def fits(self) -> bool:
         """Whether every value is still where derivatives can be compared."""
+        if self.program.ranks > self.ranks:
+            return False
         try:
             for point in self.points:
                 simulate(self.program, point)
@@ -250,7 +261,8 @@ class Drawing:
 
     def operations(self, ranks: int) -> list[list[Operation | Nested]]:
         """What may be drawn, by families that are drawn from equally often."""
-        given = [*OPERATIONS, *EXCHANGES, *NESTED] if self.given is None else self.given
+        everything: list[Operation | Nested] = [*OPERATIONS, *EXCHANGES, *NESTED]
+        given = everything if self.given is None else self.given
         usable = [o for o in given if o.sizes <= ranks]
         local = [o for o in usable if isinstance(o, Operation) and not o.communicates]
         exchanges = [o for o in usable if isinstance(o, Operation) and o.communicates]
@@ -293,7 +305,8 @@ class Drawing:
             fresh = [i for i in fitting if i not in used]
             if not fitting:
                 return None
-            operands.append(self.choose.pick(fresh if fresh and self.choose.integer(0, 2) else fitting))
+            prefer_fresh = fresh and self.choose.integer(0, 2)
+            operands.append(self.choose.pick(fresh if prefer_fresh else fitting))
         given = [[[v[i] for i in operands] for v in point] for point in values]
         first = given[0][0]
         bodies: tuple[Program, ...] = ()

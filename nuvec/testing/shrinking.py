@@ -14,9 +14,10 @@ __all__ = ["smallest"]
 def smallest(case: Case, fails: Callable[[Case], bool], attempts: int = 300) -> Case:
     """The smallest case found that still fails, by removing one thing after another.
 
-    One step alone, with its operands as inputs; fewer ranks; one output; a step's result given as an input instead of computed; inputs nobody
-    reads; smaller bodies.  A candidate whose values left the domain of its operations is passed
-    over, so that a failure never turns into another one of the check's own making."""
+    One step alone, with its operands as inputs; fewer ranks; one output; a step's result given as
+    an input instead of computed; inputs nobody reads; smaller bodies.  A candidate whose values
+    left the domain of its operations is passed over, so that a failure never turns into another
+    one of the check's own making."""
     progress = True
     while progress and attempts > 0:
         progress = False

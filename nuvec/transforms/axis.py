@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from nuvec.core.ir import IR, sub_irs
 from nuvec.core.node import context
+from nuvec.core.primitive import Primitive
 
 
 @dataclass(frozen=True)
@@ -63,3 +65,20 @@ def walking(axis: Axis | None) -> Iterator[None]:
         yield
     finally:
         _walked.axis = before
+
+
+# Recorded as communications are, because they belong to an axis, although they send nothing.
+SILENT: set[Primitive] = set()
+
+
+def communicates(ir: IR) -> bool:
+    """Whether a program really communicates: asking for an element's index does not."""
+    for eqn in ir.eqns:
+        if eqn.primitive.effect:
+            if eqn.primitive not in SILENT:
+                return True
+        elif eqn.effect:
+            inside = sub_irs(eqn.params)
+            if any(communicates(i) for i in inside) or not any(i.effect for i in inside):
+                return True  # the latter: a custom rule whose backward does
+    return False

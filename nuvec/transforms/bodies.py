@@ -177,11 +177,20 @@ def common_avals(
     return found
 
 
+def _first_difference(first: Any, second: Any) -> str:
+    """Where two structures part, as the end of a message."""
+    try:
+        tree.flatten_up_to(first, tree.unflatten(second, list(range(second.num_leaves))))
+    except TreeError as error:
+        return f": {error}"
+    return ""
+
+
 def same_structure(what: str, first: Any, second: Any, labels: tuple[str, str]) -> None:
     if first != second:
         raise TreeError(
             f"{what}: {labels[0]} has structure {first} and {labels[1]} {second}; they must be the "
-            "same"
+            f"same{_first_difference(first, second)}"
         )
 
 

@@ -25,6 +25,7 @@ from nuvec.core.ops.selection import where
 from nuvec.core.ops.shape import reshape
 from nuvec.core.primitive import Primitive, detach
 from nuvec.core.recording import replay, trace_ir
+from nuvec.transforms.axis import communicates
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.derive import Split, split_ir
 from nuvec.transforms.vmap import batched_ir
@@ -54,7 +55,7 @@ def _vmap(
         batched = tuple(batched_ir(b, size, in_axes, forced)[0] for b in branches)
         outs = cond_p.bind(index, *operands, branches=batched)
         return outs, [0 if f else None for f in forced] or [None]
-    if any(b.effect for b in branches):
+    if any(communicates(b) for b in branches):
         raise NuvecError(
             "vmap of cond (or switch) with a predicate that is mapped evaluates every branch and "
             "selects, and a branch communicates: take the communication out of the cond"

@@ -22,6 +22,7 @@ from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.primitive import detach, local_handle, mark
 from nuvec.core.traceback import filtered
 from nuvec.transforms.grad import name_of
+from nuvec.transforms.jvp import matching_leaves
 from nuvec.transforms.rule_record import Building, record_rule, refuse_reverse_over
 from nuvec.transforms.vmap import bind_arguments
 
@@ -230,21 +231,27 @@ class Call:
     ) -> list[Array | None]:
         if c is None:
             return [None] * structure.num_leaves
-        leaves = tree.leaves(c, is_leaf=lambda x: x is None)
-        where = f"{self.rule.kind} {self.name}: bwd's cotangent for argument {self.positions[i]}"
-        if len(leaves) != len(avals):
-            raise TreeError(f"{where} is {tree.structure(c)}, and the argument {structure}")
+        what = f"{self.rule.kind} {self.name}: bwd's cotangents for argument {self.positions[i]}"
+        leaves = matching_leaves(what, structure, c)
+        paths, _ = tree.flatten_with_path(tree.unflatten(structure, list(range(len(avals)))))
         found: list[Array | None] = []
-        for leaf, a in zip(leaves, avals, strict=True):
+        for leaf, a, (path, _) in zip(leaves, avals, paths, strict=True):
+            where = what.replace("cotangents", "cotangent") + tree.keystr(path)
             if leaf is None or not dtypes.is_inexact(a.dtype):
                 found.append(None)
                 continue
             array = operand(leaf, where)
             if array.shape != a.shape:
-                raise ShapeError(f"{where} has shape {array.shape}, and the argument {a.shape}")
+                raise ShapeError(
+                    f"{where} has shape {array.shape}, and the argument {a.shape}; they must be "
+                    "equal (sum over what the function broadcast)"
+                )
             if array.dtype != a.dtype:
                 if not array.aval.weak:
-                    raise DtypeError(f"{where} is {array.aval}, and the argument {a}")
+                    raise DtypeError(
+                        f"{where} is {array.aval}, and the argument {a}; convert it with "
+                        f".astype({dtypes.name(a.dtype)!r})"
+                    )
                 array = array.astype(a.dtype)
             found.append(array)
         return found

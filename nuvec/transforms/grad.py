@@ -9,7 +9,7 @@ from typing import Any
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, literal, operand
-from nuvec.core.errors import DtypeError, ShapeError, TreeError
+from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.node import Trace
 from nuvec.core.primitive import (
     identity_input,
@@ -58,20 +58,23 @@ def _match_cotangents(recording: Recording, cotangent: Any) -> list[Array | None
         f"{recording.name}: the cotangents", recording.structure, cotangent
     )
     matched: list[Array | None] = []
-    for i, (c, node) in enumerate(zip(leaves, recording.nodes, strict=True)):
+    count = len(recording.nodes)
+    paths, _ = tree.flatten_with_path(tree.unflatten(recording.structure, list(range(count))))
+    for c, node, (path, _) in zip(leaves, recording.nodes, paths, strict=True):
+        where = f"output{tree.keystr(path)}"
         if c is None or not dtypes.is_inexact(node.aval.dtype):
             matched.append(None)
             continue
-        array = operand(c, f"{recording.name}: cotangent {i}")
+        array = operand(c, f"{recording.name}: the cotangent of {where}")
         if array.shape != node.aval.shape:
             raise ShapeError(
-                f"{recording.name}: output {i} has shape {node.aval.shape} and its cotangent "
-                f"{array.shape}"
+                f"{recording.name}: {where} has shape {node.aval.shape} and its cotangent "
+                f"{array.shape}; they must be equal"
             )
         if array.dtype != node.aval.dtype:
             if not array.aval.weak:
                 raise DtypeError(
-                    f"{recording.name}: output {i} is {node.aval} and its cotangent {array.aval}; "
+                    f"{recording.name}: {where} is {node.aval} and its cotangent {array.aval}; "
                     f"convert it with .astype({dtypes.name(node.aval.dtype)!r})"
                 )
             array = array.astype(node.aval.dtype)

@@ -1,10 +1,8 @@
-"""What can leave a scan's body.
+"""What can leave a scan's body before its loop.
 
 Equations that read only constants are computed once, before the loop.  Those that read constants
 and a step's inputs need no carry: where one large operation is cheaper than many small ones
-(a product with a constant matrix) they are computed for all steps before the loop.  And a
-constant's cotangent that is a sum over the steps of products (of a carry and its cotangent, say) is
-one product after the loop.
+(a product with a constant matrix) they are computed for all steps before the loop.
 
 What moves depends on shapes alone, and moves before any transform or evaluation sees the scan: so
 it is the same program wherever it runs.
@@ -12,15 +10,14 @@ it is the same program wherever it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from nuvec.core.array import Array
 from nuvec.core.ir import IR, Atom, Eqn, Var, aval
 from nuvec.core.node import traces_set
-from nuvec.core.ops.arithmetic import add, add_p
 from nuvec.core.ops.contraction import NO_BATCH, dot_general_p
-from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
+from nuvec.core.ops.shape import transpose_p
 from nuvec.core.recording import replay
 from nuvec.transforms.vmap import batched_ir
 
@@ -46,11 +43,17 @@ class Hoisted(NamedTuple):
 
 def hoisted(body: IR, consts: int, carry: int, length: int) -> Hoisted | None:
     """The body without what can leave it; None when nothing can.  Cached."""
+    length = rounded(length)
     key = ("hoisted", consts, carry, length)
     found = body.derived.get(key, False)
     if found is False:
         found = body.remember(key, _hoist(body, consts, carry, length))
     return found
+
+
+def rounded(length: int) -> int:
+    """The length that decides what moves: loops of many lengths share what is made of a body."""
+    return 1 << (length - 1).bit_length() if length else 0
 
 
 def _hoist(body: IR, consts: int, carry: int, length: int) -> Hoisted | None:
@@ -159,64 +162,4 @@ def apply_hoisted(
     return constants, kept
 
 
-# Sums over the steps
-
-
-class Tail(NamedTuple):
-    """A sum over steps as an operation after the loop: `finish(stacked operands)`."""
-
-    operands: tuple[Var, ...]
-    finish: Callable[[Sequence[Array]], Array]
-
-
-def tail(ir: IR, out: Atom, varying: set[Any], length: int) -> Tail | None:
-    """How the sum over steps of an output is computed from stacked values; None when it is not
-    cheaper so.  `varying`: the variables that differ between steps."""
-    definitions = {v: e for e in ir.eqns for v in e.outputs}
-
-    def find(atom: Atom) -> Tail | None:
-        eqn = definitions.get(atom) if type(atom) is Var else None
-        if eqn is None:
-            return None
-        primitive, params = eqn.primitive, eqn.params
-        if primitive is dot_general_p and params["batch"] == NO_BATCH:
-            a, b = eqn.inputs
-            if not all(type(v) is Var and v in varying and _fits(v, length) for v in (a, b)):
-                return None
-            (xc, yc) = params["contract"]
-            contract = ((0, *[i + 1 for i in xc]), (0, *[i + 1 for i in yc]))
-
-            def product(values: Sequence[Array]) -> Array:
-                return dot_general_p.bind(*values, contract=contract, batch=NO_BATCH)
-
-            return Tail((a, b), product)  # type: ignore[arg-type]
-        if primitive is sum_p:
-            (a,) = eqn.inputs
-            if not (type(a) is Var and a in varying and _fits(a, length)):
-                return None
-            axes = (0, *[i + 1 for i in params["axes"]])
-            return Tail((a,), lambda values: sum_p.bind(*values, axes=axes))
-        if primitive in (transpose_p, reshape_p):
-            inner = find(eqn.inputs[0])
-            return inner and Tail(
-                inner.operands, lambda values: primitive.bind(inner.finish(values), **params)
-            )
-        if primitive is add_p and eqn.inputs[0].aval.shape == eqn.inputs[1].aval.shape:
-            x, y = find(eqn.inputs[0]), find(eqn.inputs[1])
-            if x is None or y is None:
-                return None
-            n = len(x.operands)
-            return Tail(
-                x.operands + y.operands,
-                lambda values: add(x.finish(values[:n]), y.finish(values[n:])),
-            )
-        return None
-
-    return find(out)
-
-
-def _fits(v: Var, length: int) -> bool:
-    return v.aval.nbytes <= STEP and v.aval.nbytes * length <= TOTAL
-
-
-__all__ = ["Hoisted", "Tail", "apply_hoisted", "hoisted", "tail"]
+__all__ = ["Hoisted", "apply_hoisted", "hoisted", "rounded"]

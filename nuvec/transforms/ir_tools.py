@@ -14,7 +14,7 @@ from nuvec.core import dot, html, tree  # noqa: F401 (they give an IR its views)
 from nuvec.core.array import Array, operand
 from nuvec.core.ir import IR, Eqn, sub_irs
 from nuvec.core.recording import trace_ir
-from nuvec.core.traceback import filtered
+from nuvec.core.traceback import filtered, format_user_frame
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.vmap import bind_arguments
 
@@ -64,7 +64,7 @@ def make_ir(f: Callable[..., Any]) -> Callable[..., IR]:
         ir, _ = trace_ir(
             function, avals, f"make_ir of {name_of(f)}", names, by_handle=True, late=True
         )
-        _name_locals(ir, _file_of(f))
+        _name_locals(ir, _file_of(f), format_user_frame())
         return ir
 
     return wrapped
@@ -81,19 +81,20 @@ _SOURCE = re.compile(r"(?P<file>.*):(?P<line>\d+) \(in (?P<function>.*)\)")
 _ASSIGNMENT = re.compile(r"\s*(?P<names>[A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=(?!=)")
 
 
-def _name_locals(ir: IR, file: str) -> None:
+def _name_locals(ir: IR, file: str, caller: str | None) -> None:
     """Name what an assignment's line computed last after the variable it assigns.
 
-    Nothing of this is known while recording: the line is read from the function's file."""
+    Nothing of this is known while recording: the line is read from the function's file.  What the
+    line that called make_ir assigns is the IR."""
     last: dict[str, Eqn] = {}
     for eqn in ir.eqns:
         for inner in sub_irs(eqn.params):
-            _name_locals(inner, file)
+            _name_locals(inner, file, caller)
         if eqn.source is not None:
             last[eqn.source] = eqn
     for source, eqn in last.items():
         place = _SOURCE.fullmatch(source)
-        if place is None or place["file"] != os.path.basename(file):
+        if place is None or source == caller or place["file"] != os.path.basename(file):
             continue
         # A lambda's line assigns the function, or what is made of its result.
         if place["function"] in ("<lambda>", "<module>"):

@@ -201,7 +201,10 @@ def jvp(
     (array(9., dtype=float32), array(6., dtype=float32))
     """
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
-        raise TreeError("jvp takes tuples: nv.jvp(f, (x,), (dx,))")
+        raise TreeError(
+            f"jvp takes tuples of primals and of tangents, got {type(primals).__name__} and "
+            f"{type(tangents).__name__}: write nv.jvp(f, (x,), (dx,))"
+        )
     with open_trace("jvp", f"jvp of {_name(f)}") as trace:
         inputs, moving, structure = _match(trace, tuple(primals), tuple(tangents))
         stop = {i._node for i in inputs}  # now: `x[i] = v` in f points x elsewhere
@@ -263,7 +266,10 @@ def _match(
     """Fresh inputs for the primals, and the tangents by input node."""
     paths, structure = tree.flatten_with_path(primals)
     if len(primals) != len(tangents):
-        raise TreeError(f"jvp: {len(primals)} primals but {len(tangents)} tangents")
+        raise TreeError(
+            f"jvp: {len(primals)} primals but {len(tangents)} tangents; give one for each primal, "
+            "None where it does not move"
+        )
     t_leaves = matching_leaves("jvp: the tangents", structure, tangents)
     inputs, moving = [], {}
     for (path, leaf), t in zip(paths, t_leaves, strict=True):
@@ -274,7 +280,10 @@ def _match(
             continue
         tangent = operand(t, f"jvp: tangents{tree.keystr(path)}")
         if tangent.shape != array.shape:
-            raise ShapeError(f"{where} has shape {array.shape} and its tangent {tangent.shape}")
+            raise ShapeError(
+                f"{where} has shape {array.shape} and its tangent {tangent.shape}; they must be "
+                "equal"
+            )
         if not dtypes.is_inexact(array.dtype):
             continue  # integers do not move
         if tangent.dtype != array.dtype:

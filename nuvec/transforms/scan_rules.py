@@ -19,8 +19,9 @@ from nuvec.core.primitive import Primitive, detach
 from nuvec.core.recording import replay, trace_ir
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.derive import Split, split_ir
-from nuvec.transforms.hoist import Tail, apply_hoisted, hoisted, tail
+from nuvec.transforms.hoist import apply_hoisted, hoisted, rounded
 from nuvec.transforms.scan_loop import ScanLoop
+from nuvec.transforms.tails import Tail, products_outside, tail
 from nuvec.transforms.vmap import batched_ir
 
 # scan's operands: constants (the same at every step), the initial carry, inputs with a leading
@@ -196,12 +197,14 @@ def _pull(
     body, consts, carry = params["body"], params["consts"], params["carry"]
     length = params["length"]
     come = tuple([m is not None for m in moving])
-    key = ("pull", come, length)
+    key = ("pull", come, rounded(length))
     back = parts.linears.get(key)
     if back is None:
         if len(parts.linears) > 8:
             parts.linears.clear()
-        back = parts.linears[key] = _Backward(parts, body, consts, carry, come, stacked, length)
+        back = parts.linears[key] = _Backward(
+            parts, body, consts, carry, come, stacked, rounded(length)
+        )
     given = [_filled(m, o.aval) for m, o in zip(moving, outs, strict=True)]
     xs = [*stacked, *[given[i] for i in back.c_outs]]
     results = bind_scan(
@@ -274,6 +277,8 @@ class _Backward:
             *[out_avals[i] for i in self.c_outs],
         ]  # fmt: skip
         step = _isolated(function, avals, "the cotangents of a scan")
+        sums_at = slice(n_carry, n_carry + len(c_consts))
+        step = products_outside(step, set(step.outputs[sums_at]), length)
         varying = set(step.inputs[n_fixed:])
         for e in step.eqns:
             if not varying.isdisjoint(e.inputs):

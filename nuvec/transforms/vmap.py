@@ -202,6 +202,10 @@ def vmap(
     if not callable(f):
         raise TypeError(f"vmap takes a function, got {type(f).__name__}")
     name = f"vmap of {_name(f)}"
+    try:
+        hash(axis_name)
+    except TypeError:
+        raise TypeError(f"{name}: axis_name must be hashable, got {axis_name!r}") from None
 
     @wraps(f)
     @filtered

@@ -25,6 +25,7 @@ from nuvec.core.ops.shape import move_axis, reshape
 from nuvec.core.primitive import Primitive, detach
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import format_user_frame
+from nuvec.transforms.axis import communicates
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.derive import split_ir
 from nuvec.transforms.vmap import batched_ir
@@ -79,7 +80,7 @@ def _vmap(
                  for (x, a), c in zip(pairs, carried, strict=True)]  # fmt: skip
         outs = while_p.bind(*constants, *state, cond=test, body=batched, consts=consts)
         return outs, [0 if c else None for c in carried]
-    if cond.effect or body.effect:
+    if communicates(cond) or communicates(body):
         raise NuvecError(
             "vmap of while_loop with a condition that is mapped runs its body as long as it holds "
             "for any element, and the loop communicates: ranks with other elements would run it "

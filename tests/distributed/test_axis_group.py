@@ -107,6 +107,22 @@ def test_rows(case: CollectiveCase, size: int) -> None:
         agree(case.function, *xs)
 
 
+@pytest.mark.parametrize("name", sorted({case.primitive for case in BOTH_WAYS}))
+def test_a_rule_wrong_by_a_thousandth_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = TABLE[name].axis
+    assert right is not None
+
+    def wrong(*args: Any, **params: Any) -> Any:
+        outs, axes = right(*args, **params)
+        return [o * 1.001 for o in outs], axes
+
+    monkeypatch.setattr(TABLE[name], "axis", wrong)
+    case = next(c for c in BOTH_WAYS if c.primitive == name)
+    xs = [np.random.Generator(np.random.PCG64(0)).normal(size=(3, *s)) for s in case.shapes(3)]
+    with pytest.raises(AssertionError):
+        agree(case.function, *xs)
+
+
 def test_the_sum_is_the_left_fold() -> None:
     for n in (2, 7, 9, 40, 1000):
         x = np.random.Generator(np.random.PCG64(n)).normal(size=(n, 5)) * 1e3
@@ -329,6 +345,59 @@ def test_bodies_of_control_flow() -> None:
             lambda v: nv.cond(v > 0, lambda u: nd.all_sum(u, nd.axis_group("i")), lambda u: u, v),
             axis_name="i",
         )(nv.ones(2))
+
+
+def test_more_control_flow() -> None:
+    """Every loop and branch there is, with a communication in it, and its gradient."""
+    counted = lambda g, x, **k: nv.while_loop(  # noqa: E731
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, nv.sin(nd.all_sum(c[1], g))), (0, x), **k
+    )[1]
+    agree(counted, X)
+    agree(
+        lambda g, x: nv.while_loop(
+            lambda c: nd.all_max(c[0, 0], g) > 0.1, lambda c: c * 0.5 - 0.01 * nd.all_sum(c, g),
+            x * x,
+        ), X,
+    )  # fmt: skip
+    programs = [
+        lambda g, x: counted(g, x, max_steps=4),
+        lambda g, x: nv.fori_loop(0, 3, lambda i, c: nv.sin(nd.permute(c, [(0, 1)], g) + c * i), x),
+        lambda g, x: nv.switch(1, [lambda v: v, lambda v: nd.all_sum(v, g)], x),
+        lambda g, x: nv.map(lambda v: nd.all_sum(v, g) * v, x),
+        lambda g, x: nv.checkpoint(lambda v: nv.sin(nd.all_sum(v * v, g)) * v)(x),
+        lambda g, x: nv.linearize(lambda v: nd.all_sum(nv.sin(v), g) * v, x)[1](x),
+    ]
+    for f in programs:
+        agree(f, X)
+        agree(lambda g, x, f=f: nv.grad(lambda v: nv.sum(nv.sin(f(g, v))))(x), X)
+    agree(lambda g, x: nv.jacrev(lambda v: nd.all_sum(nv.sin(v), g) * v)(x), X[:, 0])
+    agree(lambda g, x: nv.hessian(lambda v: nv.sum(nv.sin(nd.all_sum(v * v, g) * v)))(x), X[:, 0])
+
+
+def test_branches_of_each_element_may_ask_for_its_index() -> None:
+    def f(g: Any, x: Any) -> Any:
+        y = nv.cond(x[0, 0] > 0, lambda v: v * (2 + g.rank()), lambda v: v, x)
+        bounded = lambda c: c[0] < g.rank()  # noqa: E731
+        return nv.while_loop(bounded, lambda c: (c[0] + 1, c[1] * 2), (0, y))[1]
+
+    agree(f, X)
+    agree(lambda g, x: nv.grad(lambda v: nv.sum(nv.sin(f_cond(g, v))))(x), X)
+
+
+def f_cond(g: Any, x: Any) -> Any:
+    return nv.cond(x[0, 0] > 0, lambda v: v * (2 + g.rank()), lambda v: nv.sin(v), x)
+
+
+def test_custom_jvp_rules() -> None:
+    def program(g: Any, x: Any) -> Any:
+        @nv.custom_jvp
+        def f(v: Any) -> Any:
+            return nd.all_sum(nv.sin(v), g)
+
+        f.defjvp(lambda p, t: (f(*p), nd.all_sum(nv.cos(p[0]) * t[0], g) * 2))
+        return nv.grad(lambda v: nv.sum(f(v) * v))(x), nv.jvp(f, (x,), (x,))
+
+    agree(program, X)
 
 
 def test_custom_rules() -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -244,6 +249,21 @@ def test_second_derivatives_and_forward_mode() -> None:
     for found, want in zip(run_local(program, STAGES), expected, strict=True):
         for k, v in want.items():
             np.testing.assert_allclose(found[k], v, rtol=1e-10, atol=1e-13)
+
+
+def test_the_benchmark_on_three_processes(tmp_path: Path) -> None:
+    """It compares every rank's gradients with one process's before it times anything."""
+    root = Path(__file__).resolve().parents[2]
+    report = tmp_path / "report.json"
+    done = subprocess.run(
+        [sys.executable, root / "benchmarks" / "pipeline.py", "--steps", "2", "--batch", "12",
+         "--width", "8", "--layers", "1", "--micro", "1", "3", "--json", report],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = json.loads(report.read_text())["cases"]
+    assert set(cases) == {f"{m} {s}" for m in (1, 3) for s in ("forward first", "1F1B")}
+    assert all(0 < case["bubble"] < 1 and case["pipeline"] > 0 for case in cases.values())
 
 
 def test_a_pipeline_over_a_mapped_axis_by_permute() -> None:

@@ -56,6 +56,13 @@ def _after(rule: Callable[..., Any]) -> Callable[..., Any]:
     return mutated
 
 
+def _constant(value: float) -> Callable[..., Any]:
+    def derivative(out: Any, *xs: Any, **params: Any) -> Any:
+        return nv.ones_like(out) * value
+
+    return derivative
+
+
 def _vmap_after(rule: Callable[..., Any]) -> Callable[..., Any]:
     def mutated(*args: Any, **params: Any) -> Any:
         out, axis = rule(*args, **params)
@@ -88,9 +95,7 @@ class Mutation:
             assert i is not None
             d = rule[i]
             if d is ONE or d is MINUS_ONE:
-                wrong: Any = lambda out, *xs, **_: nv.ones_like(out) * (  # noqa: E731
-                    FACTOR if d is ONE else -FACTOR
-                )
+                wrong = _constant(FACTOR if d is ONE else -FACTOR)
             else:
                 wrong = _after(d)
             return (*rule[:i], wrong, *rule[i + 1 :])

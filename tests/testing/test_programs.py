@@ -79,7 +79,8 @@ def test_simulation_agrees_with_the_ranks(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "check"), [("tanh", ("jvp", "")), ("dot_general", ("vjp", "")), ("sum", ("vmap", ""))]
+    ("name", "check"),
+    [("tanh", ("jvp", "")), ("dot_general", ("vjp", "")), ("concatenate", ("vmap", ""))],
 )
 def test_a_wrong_rule_is_shrunk_to_its_equation(
     name: str, check: tuple[str, str], monkeypatch: pytest.MonkeyPatch

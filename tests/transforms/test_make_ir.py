@@ -9,8 +9,9 @@ import pytest
 
 import nuvec as nv
 from nuvec.core.check import check_ir
-from nuvec.core.errors import ConcretizationError
+from nuvec.core.errors import ConcretizationError, IRError
 from nuvec.core.interpreter import interpret
+from nuvec.core.parser import parse
 from nuvec.testing.compare import primitives_in
 from nuvec.transforms.compile import compile
 from nuvec.transforms.grad import grad
@@ -81,3 +82,95 @@ def test_every_pass_records_a_program_that_means_the_same(name: str) -> None:
 def test_the_users_line_is_noted() -> None:
     ir = make_ir(lambda x: nv.sin(x))(1.0)
     assert "test_make_ir.py" in str(ir.eqns[0].source)
+
+
+# What it looks like
+
+
+def _layer(params: Any, x: Any) -> Any:
+    hidden = nv.tanh(x @ params["w"] + params["b"])
+    return hidden
+
+
+def _loss(params: Any, x: Any) -> Any:
+    hidden = _layer(params, x)
+    total = nv.distributed.all_sum(nv.sum(hidden))
+    carry, steps = scan(lambda c, h: (c * 0.5 + h, nv.distributed.all_sum(c)), total, hidden[:, 0])
+    chosen = nv.cond(carry > 0, lambda c: c * 2, lambda c: -c, carry)
+    return chosen + nv.sum(steps)
+
+
+PARAMS = {"w": np.ones((3, 2), np.float32), "b": np.ones(2, np.float32)}
+
+
+def _programs(f: Any = _loss) -> list[Any]:
+    """The IR of `f` on two ranks, and the group of each."""
+    x = np.ones((4, 3), np.float32)
+    return nv.distributed.run_local(lambda group: (make_ir(f)(PARAMS, x), group), 2)
+
+
+def test_values_are_named_after_arguments_and_local_variables() -> None:
+    text = str(_programs()[0][0])
+    for name in ("params_w:float32[3,2]", "params_b:float32[2]", "hidden:float32[4,2] = tanh",
+                 "total:float32[] = all_sum", "carry:float32[] steps:float32[4] = scan",
+                 "chosen:float32[] = cond"):  # fmt: skip
+        assert name in text, text
+
+
+@pytest.mark.parametrize("transform", ["plain", "grad", "vmap", "compile", "hessian"])
+def test_real_programs_come_back_from_text(transform: str) -> None:
+    functions: dict[str, Any] = {
+        "plain": _loss,
+        "grad": grad(_loss),
+        "vmap": lambda params, x: vmap(_loss, in_axes=(None, 0))(params, nv.stack([x, x])),
+        "compile": lambda params, x: compile(_loss)(params, x),
+        "hessian": lambda params, x: jvp(
+            lambda x: grad(_loss, argnums=1)(params, x), (x,), (x,)
+        )[1],
+    }  # fmt: skip
+    for ir, group in _programs(functions[transform]):
+        text = str(ir)
+        again = parse(text, groups={"world": group})
+        check_ir(again)
+        assert str(again) == text
+        assert [e.params.get("group") for e in again.eqns] == [
+            e.params.get("group") for e in ir.eqns
+        ]
+
+
+def test_what_does_not_come_back_says_so() -> None:
+    text = str(_programs()[0][0])
+    with pytest.raises(IRError, match=r"the group @world.*parse\(text, groups=\{'world': group\}"):
+        parse(text)
+    rule = nv.custom_vjp(lambda x: x * 2)
+    rule.defvjp(lambda x: (x * 2, None), lambda _, c: (c * 2,))
+    with pytest.raises(IRError, match="the parameter rule of custom_rule cannot be read back"):
+        parse(str(make_ir(lambda x: rule(x))(1.0)))
+
+
+def test_two_groups_have_two_symbols() -> None:
+    def program(group: Any) -> str:
+        half = group.split(0)
+        return str(make_ir(lambda x: nv.distributed.all_sum(nv.distributed.all_sum(x), half))(1.0))
+
+    text = nv.distributed.run_local(program, 2)[0]
+    assert "group=@world" in text and "group=@group " in text
+
+
+def test_the_view_folds_and_explains_its_values() -> None:
+    page = _programs(grad(_loss))[0][0]._repr_html_()
+    assert page.count("<details") == page.count("</details>") > 3
+    assert page.count('class="eqn effect"') >= 5
+    assert "title=" in page and "test_make_ir.py" in page
+    title = "total:float32[] = all_sum[group=@world active=True]"
+    assert title in page
+    for outside in ("http", "<script", "<link", "url("):
+        assert outside not in page
+
+
+def test_the_graph_has_a_cluster_for_each_program_inside() -> None:
+    graph = _programs()[0][0].to_dot()
+    assert graph.startswith("digraph ir {") and graph.count("{") == graph.count("}")
+    assert graph.count("subgraph cluster") == 3  # the body and two branches
+    assert "all_sum" in graph and "fillcolor" in graph and "style=dotted" in graph
+    assert 'tooltip="test_make_ir.py' in graph

@@ -310,7 +310,10 @@ def test_communication_in_the_body(reverse: bool) -> None:
     def program(group: Any, w: Any, xs: Any) -> Any:
         def step(c: Any, x: Any) -> Any:
             total = nv.distributed.all_sum(c * w, group=group)
-            return nv.tanh(total * 0.1) * nv.sin(x), (c, nv.distributed.broadcast(c, 0, group=group))
+            return nv.tanh(total * 0.1) * nv.sin(x), (
+                c,
+                nv.distributed.broadcast(c, 0, group=group),
+            )
 
         return scan(step, w, xs, reverse=reverse)
 

@@ -137,6 +137,11 @@ def test_errors_name_the_place(options: Any, args: Any, error: Any, text: str) -
     assert "vmap of" in str(caught.value)
 
 
+def test_axis_name_must_be_hashable() -> None:
+    with pytest.raises(TypeError, match="axis_name must be hashable"):
+        vmap(lambda x: x, axis_name=[])  # type: ignore[arg-type]
+
+
 def test_not_a_function() -> None:
     with pytest.raises(TypeError, match="vmap takes a function, got Array"):
         vmap(nv.ones(2))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""while_loop: forward mode always, reverse mode with max_steps, elements under vmap on their own."""
+"""while_loop: forward mode always, reverse mode with max_steps, elements each on their own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_equals_a_python_loop(options: dict[str, int]) -> None:
     expected = python(*ARGS)
     assert expected["n"] == 3
     for wrap in (lambda f: f, nv.compile):
-        found = wrap(lambda x, w: halve(x, w, **options))(*[from_numpy(np.asarray(a)) for a in ARGS])
+        found = wrap(lambda x, w: halve(x, w, **options))(
+            *[from_numpy(np.asarray(a)) for a in ARGS]
+        )
         np.testing.assert_allclose(found["x"], expected["x"], rtol=1e-14)
         assert found["n"].item() == 3
 
@@ -86,9 +88,9 @@ def test_reverse_mode_without_max_steps_says_what_to_do() -> None:
         with pytest.raises(NuvecError, match=r"(?s)test_while\.py.*max_steps.*nv\.scan.*fori_loop"):
             g(nv.ones((2, 2)) if g is not f else nv.ones(2))
     # A loop whose result is not differentiated, or only over constants, is no error.
-    value, steps = nv.value_and_grad(
-        lambda x: (nv.sum(x * x), halve(x, 0.5)["n"]), has_aux=True
-    )(nv.ones(2))[0]
+    value, steps = nv.value_and_grad(lambda x: (nv.sum(x * x), halve(x, 0.5)["n"]), has_aux=True)(
+        nv.ones(2)
+    )[0]
     assert value.item() == 2 and steps.item() == 3
     g = nv.grad(lambda x: nv.sum(halve(nv.stop_gradient(x), 0.5)["x"] * x))(nv.ones(2))
     assert np.all(np.isfinite(np.asarray(g)))
@@ -252,3 +254,28 @@ def test_errors() -> None:
         nv.while_loop(lambda x: True, lambda x: x, None)
     with pytest.raises(TreeError, match="structure"):
         nv.while_loop(lambda x: x < 1, lambda x: (x, x), nv.array(1.0), max_steps=3)
+
+
+def test_a_finished_step_makes_nothing_of_a_weights_size() -> None:
+    def loss(w: Any, b: Any) -> Any:
+        def body(c: Any) -> Any:
+            return c[0] + 1, nv.tanh(c[1] @ w + b)
+
+        start = (0, nv.ones((2, 30), np.float64))
+        return nv.sum(nv.while_loop(lambda c: c[0] < 3, body, start, max_steps=8)[1])
+
+    args = (np.eye(30) * 0.5, np.linspace(-1, 1, 30))
+    ir = nv.make_ir(nv.grad(loss, argnums=(0, 1)))(*map(from_numpy, args))
+    bodies = [e.params["body"] for e in ir.eqns if e.primitive.name == "scan"]
+    assert len(bodies) == 2
+    for body in bodies:
+        assert max(v.aval.size for e in body.eqns for v in e.outputs) <= 60
+    check_grads(loss, args, order=1)
+    small = (np.eye(2) * 0.5, np.linspace(-1, 1, 2))
+    check_grads(
+        lambda w, b: nv.while_loop(
+            lambda c: c[0] < 3, lambda c: (c[0] + 1, nv.tanh(c[1] @ w + b)),
+            (0, np.ones((2, 2))), max_steps=5,
+        )[1],
+        small, order=2,
+    )  # fmt: skip

@@ -323,7 +323,7 @@ class _Emitter:
         x, y = eqn.inputs
         matrices = x.aval.ndim == y.aval.ndim == 2 and eqn.params["contract"] == ((1,), (0,))
         if matrices and x.aval.dtype in (dtypes.float32, dtypes.float64):
-            return "np.matmul", [self.atom(x), self.atom(y)]
+            return "np.dot", [self.atom(x), self.atom(y)]
         return None
 
     def direct(self, eqn: Eqn) -> str | None:

@@ -209,7 +209,8 @@ class _Placer:
             shared = frozenset((_Storage(foreign=True),))
         if (primitive.kind == "view" and not primitive.out) or primitive in ALIASES:
             if primitive in ALIASES:
-                shared = self.roots[eqn.inputs[0]] if operands else frozenset()  # type: ignore[index]
+                first = eqn.inputs[0]
+                shared = self.roots[first] if type(first) is Var else frozenset()
             self.targets.append(None)
             for v in eqn.outputs:
                 self.add(v, shared or frozenset((_Storage(foreign=True),)))  # a literal's view
