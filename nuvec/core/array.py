@@ -340,8 +340,10 @@ def operand(x: Any, name: str = "an operand") -> Array:
         return literal(x, dtypes.scalar_dtype(x), True)
     if hasattr(x, "__nuvec_array__"):
         return x.__nuvec_array__()
-    hint = "nv.array(x) makes an array of it" if isinstance(x, list | tuple) else (
-        "pass an Array, a NumPy array or a Python scalar"
+    hint = (
+        "nv.array(x) makes an array of it"
+        if isinstance(x, list | tuple)
+        else ("pass an Array, a NumPy array or a Python scalar")
     )
     raise DtypeError(f"{name} is a {kind.__name__}, not an array; {hint}")
 

@@ -166,9 +166,7 @@ def _pull_again(node: Node, operands: list[Array], cs: list[Any]) -> list[Array 
 class Recording:
     """A function's recording under a differentiating trace: outputs, and the graph to walk."""
 
-    def __init__(
-        self, f: Callable[..., Any], name: str, has_aux: bool, mode: str = "vjp"
-    ) -> None:
+    def __init__(self, f: Callable[..., Any], name: str, has_aux: bool, mode: str = "vjp") -> None:
         self.f = f
         self.name = name
         self.has_aux = has_aux

@@ -94,7 +94,9 @@ def _checkpointed(ir: IR, mode: str, active: tuple[bool, ...], policy: Policy) -
     found = ir.derived.get(key)
     if found is None:
         with traces_set(()):
-            found = ir.remember(key, _recompute(split_ir(ir, mode, active), len(ir.outputs), policy))
+            found = ir.remember(
+                key, _recompute(split_ir(ir, mode, active), len(ir.outputs), policy)
+            )
     return found
 
 
@@ -148,9 +150,7 @@ def _recompute(split: Split, count: int, policy: Policy) -> Split:
         forward.inputs, forward.constants, forward.eqns,
         (*forward.outputs[:count], *needs.kept),
     )  # fmt: skip
-    again = IR(
-        tuple(needs.kept), forward.constants, tuple(needs.eqns), forward.outputs[count:]
-    )
+    again = IR(tuple(needs.kept), forward.constants, tuple(needs.eqns), forward.outputs[count:])
     n = len(needs.kept)
 
     def function(*arrays: Array) -> list[Array]:
@@ -214,4 +214,3 @@ def checkpoint(f: Callable[..., Any], policy: str | Policy = "nothing") -> Calla
         return tree.unflatten(body.structure, outs[: len(body.out_avals)])
 
     return checkpointed
-

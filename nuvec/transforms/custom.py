@@ -134,14 +134,17 @@ class Call:
         count = len(args)
         for n in rule.nondiff:
             if not -count <= n < count:
-                raise TypeError(f"{self.rule.kind} {self.name}: nondiff_argnums={n} of {count} arguments")
+                raise TypeError(
+                    f"{self.rule.kind} {self.name}: nondiff_argnums={n} of {count} arguments"
+                )
         fixed = {n % count for n in rule.nondiff}
         self.fixed = {i: args[i] for i in sorted(fixed)}
         self.positions = [i for i in range(count) if i not in fixed]
         moving = tuple(args[i] for i in self.positions)
         paths, self.structure = tree.flatten_with_path(moving)
         self.arrays = [
-            operand(leaf, f"{self.rule.kind} {self.name}: argument{tree.keystr(p)}") for p, leaf in paths
+            operand(leaf, f"{self.rule.kind} {self.name}: argument{tree.keystr(p)}")
+            for p, leaf in paths
         ]
         self.avals = [a.aval for a in self.arrays]
         self.out_structure: Any = None
@@ -205,7 +208,9 @@ class Call:
         tangents = tree.unflatten(self.structure, list(arrays[count:]))
         result = self.rule.jvp(*self.fixed.values(), primals, tangents)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise TreeError(f"{self.rule.kind} {self.name}: the jvp rule must return (out, tangent_out)")
+            raise TreeError(
+                f"{self.rule.kind} {self.name}: the jvp rule must return (out, tangent_out)"
+            )
         outs = self._flat(result[0], "the jvp rule")
         moved = tree.leaves(result[1], is_leaf=lambda t: t is None)
         if len(moved) != len(outs):

@@ -42,9 +42,7 @@ class Split:
         """The forward without the residuals that are its own inputs: whoever runs it has them."""
         places = {v: i for i, v in enumerate(self.forward.inputs)}
         outputs = self.forward.outputs
-        from_input = tuple(
-            [places.get(a) if isinstance(a, Var) else None for a in outputs[count:]]
-        )
+        from_input = tuple([places.get(a) if isinstance(a, Var) else None for a in outputs[count:]])
         computed = [a for a, i in zip(outputs[count:], from_input, strict=True) if i is None]
         f = self.forward
         return Lean(IR(f.inputs, f.constants, f.eqns, (*outputs[:count], *computed)), from_input)

@@ -54,9 +54,7 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _match_cotangents(recording: Recording, cotangent: Any) -> list[Array | None]:
-    leaves = matching_leaves(
-        f"{recording.name}: the cotangents", recording.structure, cotangent
-    )
+    leaves = matching_leaves(f"{recording.name}: the cotangents", recording.structure, cotangent)
     matched: list[Array | None] = []
     count = len(recording.nodes)
     paths, _ = tree.flatten_with_path(tree.unflatten(recording.structure, list(range(count))))
@@ -223,9 +221,7 @@ def _label(f: Any, position: int) -> str:
         return f"argument {position}"
 
 
-def _input(
-    trace: Trace, value: Any, label: str, inputs: list[Array], structures: list[Any]
-) -> Any:
+def _input(trace: Trace, value: Any, label: str, inputs: list[Array], structures: list[Any]) -> Any:
     """Fresh inputs for one argument; its leaves must be floating unless a Module allows others."""
     paths, structure = tree.flatten_with_path(value)
     structures.append(structure)

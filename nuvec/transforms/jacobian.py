@@ -143,9 +143,7 @@ def jacrev(
         leaves, in_structure = tree.flatten(rows[0] if single else rows)
         cut, start = [], 0
         for a in avals:
-            block = [
-                reshape(x[start : start + a.size], (*a.shape, *x.shape[1:])) for x in leaves
-            ]
+            block = [reshape(x[start : start + a.size], (*a.shape, *x.shape[1:])) for x in leaves]
             cut.append(tree.unflatten(in_structure, block))
             start += a.size
         result = tree.unflatten(structure, cut)
@@ -169,4 +167,3 @@ def hessian(
     """
     first = jacrev(f, argnums, has_aux=has_aux, holomorphic=holomorphic)
     return jacfwd(first, argnums, has_aux=has_aux, holomorphic=holomorphic)
-

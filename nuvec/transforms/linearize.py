@@ -160,4 +160,3 @@ def _check_linear(trace: Trace, steps: Sequence[Step], name: str) -> None:
             f"{name}: the function is not linear in its arguments: {primitive.name} of "
             f"{', '.join(str(n.aval) for n in inputs)} is not"
         )
-

@@ -173,9 +173,7 @@ def _trace_rule(call: Any, building: Building) -> tuple[Rule, list[Any]]:
     return rule, list(sources.values())
 
 
-def _check_outputs(
-    call: Any, what: str, expected: Sequence[Aval], found: Sequence[Aval]
-) -> None:
+def _check_outputs(call: Any, what: str, expected: Sequence[Aval], found: Sequence[Aval]) -> None:
     for i, (a, b) in enumerate(zip(expected, found, strict=True)):
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             raise NuvecError(
@@ -204,9 +202,7 @@ def split_rule(
         return list(recording.pull([*[None] * count, *cs]))
 
     def push(tangents: Sequence[Array | None]) -> list[Array | None]:
-        moving = {
-            n: t for n, t in zip(recording.inputs, tangents, strict=True) if t is not None
-        }
+        moving = {n: t for n, t in zip(recording.inputs, tangents, strict=True) if t is not None}
         forward_walk(recording.trace, recording.steps, moving)
         return [moving.get(n) for n in moved]
 
@@ -240,9 +236,7 @@ def _vmap(
     return outs, [0 if b else None for b in which] or [None]
 
 
-def _batched(
-    rule: Rule, size: int, axes: tuple[int | None, ...]
-) -> tuple[Rule, tuple[bool, ...]]:
+def _batched(rule: Rule, size: int, axes: tuple[int | None, ...]) -> tuple[Rule, tuple[bool, ...]]:
     """The rule of the mapped function: every IR batched; a cotangent of an argument that is not
     mapped is summed over the batch."""
     mapped = walked_axis() if rule.effect else None

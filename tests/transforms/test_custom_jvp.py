@@ -35,9 +35,7 @@ FIRST = {
     "grad of vmap": lambda: nv.grad(
         lambda x: nv.vmap(f, in_axes=(0, None))(nv.stack([x, x]), b).sum() / 2
     )(a),
-    "jvp of compile": lambda: nv.jvp(
-        lambda x: nv.compile(f)(x, b), (a,), (nv.array(1.0),)
-    )[1],
+    "jvp of compile": lambda: nv.jvp(lambda x: nv.compile(f)(x, b), (a,), (nv.array(1.0),))[1],
     "grad of scan": lambda: nv.grad(
         lambda x: nv.scan(lambda c, _: (f(c, b), None), x, length=1)[0]
     )(a),
@@ -59,9 +57,9 @@ SECOND = {
     "compile": lambda: nv.compile(nv.grad(inner))(a),
     "grad of compile": lambda: nv.grad(nv.compile(inner))(a),
     "jvp of grad": lambda: nv.jvp(inner, (a,), (nv.array(1.0),))[1],
-    "grad of jvp": lambda: nv.grad(
-        lambda x: nv.jvp(lambda x: f(x, b), (x,), (nv.array(1.0),))[1]
-    )(a),
+    "grad of jvp": lambda: nv.grad(lambda x: nv.jvp(lambda x: f(x, b), (x,), (nv.array(1.0),))[1])(
+        a
+    ),
     "vmap": lambda: nv.vmap(nv.grad(inner))(nv.stack([a, a]))[0],
     "hessian": lambda: nv.hessian(lambda x: f(x, b))(a),
 }

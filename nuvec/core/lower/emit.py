@@ -153,8 +153,10 @@ class _Emitter:
             conditions = [
                 f"{a}.flags.c_contiguous" for a, c in zip(arguments, checked, strict=True) if c
             ]
-            test = f"not {conditions[0]}" if len(conditions) == 1 else (
-                f"not ({' and '.join(conditions)})"
+            test = (
+                f"not {conditions[0]}"
+                if len(conditions) == 1
+                else (f"not ({' and '.join(conditions)})")
             )
             other = self.bind("general", general, "")
             self.lines.append(f"if {test}:")
@@ -173,9 +175,7 @@ class _Emitter:
         # The header is for reading: what it says is in the namespace already.
         code = compile("\n" * head.count("\n") + source[len(head) :], filename, "exec")
         exec(code, self.namespace)
-        return Emitted(
-            self.namespace["program"], source, filename, self.namespace.get("arenas")
-        )
+        return Emitted(self.namespace["program"], source, filename, self.namespace.get("arenas"))
 
     def body(self) -> None:
         errors = self.bind("errors", ERRORS, "")
@@ -211,8 +211,8 @@ class _Emitter:
             outs = [self.variables[v] for v in eqn.outputs]
             avals = ", ".join(str(v.aval) for v in eqn.outputs)
             if eqn.primitive.multiple:
-                left = "".join(f"{o}, " for o in outs).strip() if len(outs) == 1 else (
-                    ", ".join(outs)
+                left = (
+                    "".join(f"{o}, " for o in outs).strip() if len(outs) == 1 else (", ".join(outs))
                 )
                 text = f"{left} = {call}" if outs else call
             else:
@@ -281,7 +281,7 @@ class _Emitter:
     def param(self, name: str, value: Any) -> str:
         """A parameter's value: written out where its text is exact."""
         if isinstance(value, np.dtype) and value in dtypes.ALL:
-            text = f'@ = np.dtype({_dtype_text(value)})'
+            text = f"@ = np.dtype({_dtype_text(value)})"
             return self.bind(f"{dtypes.name(value)}_dtype", value, text)
         return repr(value) if _is_plain(value) else self.bind(name, value)
 

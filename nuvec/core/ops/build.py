@@ -163,7 +163,9 @@ def normalize_axis(axis: Any, ndim: int, name: str) -> int:
     if not -ndim <= axis < ndim:
         raise AxisError(
             f"{name}: axis {axis} is out of bounds for an array of {ndim} dimensions; "
-            f"use {-ndim} to {ndim - 1}" if ndim else f"{name}: a 0-d array has no axis {axis}"
+            f"use {-ndim} to {ndim - 1}"
+            if ndim
+            else f"{name}: a 0-d array has no axis {axis}"
         )
     return axis % ndim
 
@@ -182,9 +184,7 @@ def normalize_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
 # Public operations
 
 
-def unary(
-    primitive: Primitive, convert: Convert | None = None, doc: str | None = None
-) -> Unary:
+def unary(primitive: Primitive, convert: Convert | None = None, doc: str | None = None) -> Unary:
     """The public operation of a primitive with one operand; `doc` is its docstring."""
     avals = primitive._avals
     accepts = convert if convert is not None else same
@@ -284,9 +284,7 @@ def is_operand(x: Any) -> bool:
     ) or hasattr(x, "__nuvec_array__")
 
 
-def _named(
-    operation: Any, primitive: Primitive, convert: Convert | None, doc: str | None
-) -> Any:
+def _named(operation: Any, primitive: Primitive, convert: Convert | None, doc: str | None) -> Any:
     operation.__name__ = operation.__qualname__ = primitive.name
     operation.__doc__ = doc
     operation.primitive = primitive

@@ -236,9 +236,7 @@ def _arg_rule(name: str) -> Callable[..., Aval]:
 
 
 def _arg_vmap(primitive: Callable[[], Primitive]) -> Any:
-    def vmap(
-        size: int, axes: Sequence[int | None], x: Array, axis: int
-    ) -> tuple[Array, int]:
+    def vmap(size: int, axes: Sequence[int | None], x: Array, axis: int) -> tuple[Array, int]:
         assert axes[0] is not None
         return primitive().bind(move_axis(x, axes[0], 0), axis=axis + 1), 0
 

@@ -33,36 +33,45 @@ def _rounding(primitive: Primitive, doc: str) -> Callable[[Any], Array]:
 
 floor_p = Primitive("floor", np.floor, elementwise_rule("floor"), "elementwise",
                     derivatives=(ZERO,), out=True)  # fmt: skip
-floor = _rounding(floor_p, """The largest whole number not above `x`, elementwise, in its dtype.
+floor = _rounding(
+    floor_p,
+    """The largest whole number not above `x`, elementwise, in its dtype.
 
     The derivative is zero.  Raises DtypeError for complex numbers.
 
     >>> import nuvec as nv
     >>> nv.floor(nv.array([1.5, -1.5]))
     array([ 1., -2.], dtype=float32)
-    """)
+    """,
+)
 
 ceil_p = Primitive("ceil", np.ceil, elementwise_rule("ceil"), "elementwise",
                    derivatives=(ZERO,), out=True)  # fmt: skip
-ceil = _rounding(ceil_p, """The smallest whole number not below `x`, elementwise, in its dtype.
+ceil = _rounding(
+    ceil_p,
+    """The smallest whole number not below `x`, elementwise, in its dtype.
 
     The derivative is zero.  Raises DtypeError for complex numbers.
 
     >>> import nuvec as nv
     >>> nv.ceil(nv.array([1.5, -1.5]))
     array([ 2., -1.], dtype=float32)
-    """)
+    """,
+)
 
 trunc_p = Primitive("trunc", np.trunc, elementwise_rule("trunc"), "elementwise",
                     derivatives=(ZERO,), out=True)  # fmt: skip
-trunc = _rounding(trunc_p, """`x` without its fraction, elementwise, in its dtype.
+trunc = _rounding(
+    trunc_p,
+    """`x` without its fraction, elementwise, in its dtype.
 
     The derivative is zero.  Raises DtypeError for complex numbers.
 
     >>> import nuvec as nv
     >>> nv.trunc(nv.array([1.5, -1.5]))
     array([ 1., -1.], dtype=float32)
-    """)
+    """,
+)
 
 
 def _round_lower(x: Any, decimals: int) -> Any:

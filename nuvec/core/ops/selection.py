@@ -95,24 +95,32 @@ def _choice(name: str, lower: Any, beats: Callable[[Array, Array], Array]) -> Pr
 
 
 maximum_p = _choice("maximum", np.maximum, greater)
-maximum = binary(maximum_p, ordered, """The larger of `x` and `y` at each element; NaN wins.
+maximum = binary(
+    maximum_p,
+    ordered,
+    """The larger of `x` and `y` at each element; NaN wins.
 
     Where they are equal, each gets half of the gradient.  Raises DtypeError for complex numbers.
 
     >>> import nuvec as nv
     >>> nv.maximum(nv.array([1.0, 5.0]), 3.0)
     array([3., 5.], dtype=float32)
-    """)
+    """,
+)
 
 minimum_p = _choice("minimum", np.minimum, less)
-minimum = binary(minimum_p, ordered, """The smaller of `x` and `y` at each element; NaN wins.
+minimum = binary(
+    minimum_p,
+    ordered,
+    """The smaller of `x` and `y` at each element; NaN wins.
 
     Where they are equal, each gets half of the gradient.  Raises DtypeError for complex numbers.
 
     >>> import nuvec as nv
     >>> nv.minimum(nv.array([1.0, 5.0]), 3.0)
     array([1., 3.], dtype=float32)
-    """)
+    """,
+)
 
 
 @filtered

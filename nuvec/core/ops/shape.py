@@ -144,9 +144,7 @@ def move_axis(x: Array, source: int, destination: int) -> Array:
 
 def _broadcast_rule(x: Aval, shape: tuple[int, ...]) -> Aval:
     aligned = shape[len(shape) - x.ndim :]
-    fits = len(shape) >= x.ndim and all(
-        n in (1, m) for n, m in zip(x.shape, aligned, strict=True)
-    )
+    fits = len(shape) >= x.ndim and all(n in (1, m) for n, m in zip(x.shape, aligned, strict=True))
     if not fits or any(n < 0 for n in shape):
         raise ShapeError(
             f"broadcast_to: an array of shape {x.shape} does not broadcast to {shape}: each of "
