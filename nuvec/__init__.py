@@ -53,14 +53,10 @@ from math import e, inf, nan, pi
 
 # Creation
 
-from nuvec.core.functions.creation import (
-    array,
-    asarray,
-    astype,
-    copy,
+from nuvec.core.functions.creation import array, asarray, astype, copy, from_dlpack
+from nuvec.core.functions.filled import (
     empty,
     empty_like,
-    from_dlpack,
     full,
     full_like,
     ones,
@@ -150,8 +146,7 @@ from nuvec.core.functions.inspection import (
 
 from nuvec.core.functions.exponentials import log_softmax, logsumexp, one_hot, softmax
 from nuvec.core.functions.statistics import average, count_nonzero, mean, std, var
-from nuvec.core.ops.reduction import all, amax, amin, any, argmax, argmin, max, min, prod
-from nuvec.core.ops.shape import sum
+from nuvec.core.ops.reduction import all, amax, amin, any, argmax, argmin, max, min, prod, sum
 
 # Shape and indexing
 
@@ -277,6 +272,7 @@ __all__ = [
     "can_cast",
     "cbrt",
     "ceil",
+    "check_grads",
     "clip",
     "column_stack",
     "compile",
@@ -295,6 +291,7 @@ __all__ = [
     "custom_vjp",
     "depends",
     "diagonal",
+    "distributed",
     "divide",
     "dot",
     "dot_general",
@@ -377,6 +374,7 @@ __all__ = [
     "nan",
     "negative",
     "newaxis",
+    "nn",
     "not_equal",
     "one_hot",
     "ones",
@@ -419,6 +417,7 @@ __all__ = [
     "subtract",
     "sum",
     "swapaxes",
+    "synchronize",
     "take",
     "take_along_axis",
     "tan",
@@ -446,8 +445,4 @@ __all__ = [
     "where",
     "zeros",
     "zeros_like",
-    "synchronize",
-    "check_grads",
-    "distributed",
-    "nn",
 ]

@@ -17,7 +17,7 @@ from nuvec import random
 from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.errors import ShapeError
-from nuvec.core.functions.creation import full
+from nuvec.core.functions.filled import full
 from nuvec.core.functions.ranges import eye
 
 __all__ = [

@@ -95,32 +95,40 @@ def _choice(name: str, lower: Any, beats: Callable[[Array, Array], Array]) -> Pr
 
 
 maximum_p = _choice("maximum", np.maximum, greater)
-maximum = binary(maximum_p, ordered, """The larger of `x` and `y` at each element; NaN wins.
+maximum = binary(
+    maximum_p,
+    ordered,
+    """The larger of `x` and `y` at each element; NaN wins.
 
     Where they are equal, each gets half of the gradient.  Raises DtypeError for complex numbers.
 
     >>> import nuvec as nv
     >>> nv.maximum(nv.array([1.0, 5.0]), 3.0)
     array([3., 5.], dtype=float32)
-    """)
+    """,
+)
 
 minimum_p = _choice("minimum", np.minimum, less)
-minimum = binary(minimum_p, ordered, """The smaller of `x` and `y` at each element; NaN wins.
+minimum = binary(
+    minimum_p,
+    ordered,
+    """The smaller of `x` and `y` at each element; NaN wins.
 
     Where they are equal, each gets half of the gradient.  Raises DtypeError for complex numbers.
 
     >>> import nuvec as nv
     >>> nv.minimum(nv.array([1.0, 5.0]), 3.0)
     array([1., 3.], dtype=float32)
-    """)
+    """,
+)
 
 
 @filtered
-def clip(x: Any, lo: Any = None, hi: Any = None) -> Array:
-    """`x` with values below `lo` raised to it, and those above `hi` lowered to it.
+def clip(x: Any, min: Any = None, max: Any = None) -> Array:
+    """`x` with values below `min` raised to it, and those above `max` lowered to it.
 
-    The bounds broadcast with `x`; None means no bound.  Where `lo > hi`, the result is `hi`.  At
-    a bound the gradient is shared equally between `x` and the bound.  Raises DtypeError for
+    The bounds broadcast with `x`; None means no bound.  Where `min > max`, the result is `max`.
+    At a bound the gradient is shared equally between `x` and the bound.  Raises DtypeError for
     complex numbers.
 
     >>> import nuvec as nv
@@ -128,6 +136,10 @@ def clip(x: Any, lo: Any = None, hi: Any = None) -> Array:
     array([0. , 0.5, 1. ], dtype=float32)
     """
     x = operand(x, "clip's operand")
-    if lo is not None:
-        x = maximum(x, lo)
-    return x if hi is None else minimum(x, hi)
+    if dtypes.is_integer(x.dtype):  # a bound beyond all values of the dtype bounds nothing
+        limits = np.iinfo(x.dtype)
+        min = None if type(min) is int and min < limits.min else min
+        max = None if type(max) is int and max > limits.max else max
+    if min is not None:
+        x = maximum(x, min)
+    return x if max is None else minimum(x, max)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, ShapeError, TreeError
-from nuvec.core.functions.creation import zeros
+from nuvec.core.functions.filled import zeros
 
 __all__ = [
     "EmptyState",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError
-from nuvec.core.functions.creation import zeros
+from nuvec.core.functions.filled import zeros
 from nuvec.core.ops.arithmetic import sqrt
 from nuvec.core.ops.exponential import expm1
 from nuvec.core.ops.selection import where
