@@ -133,9 +133,7 @@ def _run_queued(node: Node) -> None:
             raise
 
 
-def _fail_dependent_communications(
-    failed: Node, pending: list[Node], error: BaseException
-) -> None:
+def _fail_dependent_communications(failed: Node, pending: list[Node], error: BaseException) -> None:
     """A communication whose operand failed can never run, and its peers wait for it: tell them."""
     affected = {failed}
     for node in reversed(pending):

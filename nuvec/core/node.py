@@ -79,9 +79,7 @@ class Trace:
         "open", "random", "start", "symbolic",
     )  # fmt: skip
 
-    def __init__(
-        self, mode: str, name: str, by_handle: bool = False, late: bool = False
-    ) -> None:
+    def __init__(self, mode: str, name: str, by_handle: bool = False, late: bool = False) -> None:
         self.mode = mode
         self.symbolic = mode in ("vmap", "scope")
         self.differentiates = not self.symbolic

@@ -217,9 +217,7 @@ def _finish(
     if effect:
         log_effect(node, traces)
     if primitive.multiple:
-        return [
-            Array(Node(PROJECTION, (node,), {"index": i}, o, marks)) for i, o in enumerate(out)
-        ]
+        return [Array(Node(PROJECTION, (node,), {"index": i}, o, marks)) for i, o in enumerate(out)]
     return Array(node)
 
 

@@ -75,7 +75,6 @@ class CommunicationQueue:
         return pending[0] is node or node in pending
 
 
-
 _process = CommunicationQueue()
 
 

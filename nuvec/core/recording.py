@@ -39,9 +39,7 @@ def trace_ir(
         return close(trace, inputs, outputs)
 
 
-def close(
-    trace: Trace, inputs: Sequence[Node], outputs: Sequence[Array]
-) -> tuple[IR, list[Any]]:
+def close(trace: Trace, inputs: Sequence[Node], outputs: Sequence[Array]) -> tuple[IR, list[Any]]:
     """The IR of what `trace`, still open, recorded from `inputs` to `outputs`."""
     out_nodes = [adopt(trace, o) for o in outputs]
     steps = marked_graph(trace, [*out_nodes, *trace.effects])

@@ -259,9 +259,7 @@ class _Check:
             c = point[len(x) :]
             generator = self.generator(group, 4)
             u, v = [[random_like(a, generator) for a in x] for _ in range(2)]
-            hv, hu = [
-                jvp(lambda *x: gradient(*x, *c), tuple(x), tuple(t))[1] for t in (v, u)
-            ]
+            hv, hu = [jvp(lambda *x: gradient(*x, *c), tuple(x), tuple(t))[1] for t in (v, u)]
             evaluate(hv, hu)
             return inner(_values(u), _values(hv)), inner(_values(v), _values(hu))
 
@@ -337,9 +335,7 @@ class _Check:
             _, pull = vjp(vmap(curved, in_axes=axes), *_stacked(elements, axes))
             found = pull(_stacked(c, (0,) * len(outs[0])))
             evaluate(loop, found)
-            each = [
-                np.stack([np.asarray(e[i]) for e in loop], axes[i]) for i in range(len(found))
-            ]
+            each = [np.stack([np.asarray(e[i]) for e in loop], axes[i]) for i in range(len(found))]
             return _values(found), each, None
 
         self._compare(what, "the vmap and vjp rules", "gradient of vmap", "loop",

@@ -123,9 +123,7 @@ class Compiled:
             entry.plan = lower(entry.ir)
         values = [np.asarray(a._node.value) for a in operands]
         results = entry.plan.run(*values)
-        return [
-            Array(constant(v, a)) for v, a in zip(results, entry.ir.out_avals, strict=True)
-        ]
+        return [Array(constant(v, a)) for v, a in zip(results, entry.ir.out_avals, strict=True)]
 
     def _entry(self, args: Any, kwargs: Any) -> tuple[_Entry, list[Array]]:
         """The traced program for these arguments, and their arrays."""
@@ -190,7 +188,12 @@ class Compiled:
             return [operand(o, f"an output of {name}") for o in leaves]
 
         ir, captures = trace_ir(
-            function, avals, f"compile of {name}", label_leaves(paths, labels, name), by_handle=True, late=True
+            function,
+            avals,
+            f"compile of {name}",
+            label_leaves(paths, labels, name),
+            by_handle=True,
+            late=True,
         )
         return _Entry(ir, captures, out_structure[0])
 
@@ -298,5 +301,3 @@ def compile(
     if not callable(f):
         raise TypeError(f"compile takes a function, got {type(f).__name__}")
     return Compiled(f, numbers, frozenset(names))
-
-

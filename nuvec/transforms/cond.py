@@ -173,9 +173,7 @@ def _widen(split: Split, moving: tuple[bool, ...]) -> Split:
         if wants
     ]
     linear = split.linear
-    wider = IR(
-        (*linear.inputs[:residuals], *inputs), linear.constants, linear.eqns, linear.outputs
-    )
+    wider = IR((*linear.inputs[:residuals], *inputs), linear.constants, linear.eqns, linear.outputs)
     return Split(split.forward, wider, split.results, moving)
 
 

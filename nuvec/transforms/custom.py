@@ -51,9 +51,7 @@ class custom_vjp:
     array(1., dtype=float32)
     """
 
-    def __init__(
-        self, fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = ()
-    ) -> None:
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = ()) -> None:
         if not callable(fun):
             raise TypeError(f"custom_vjp takes a function, got {type(fun).__name__}")
         functools.update_wrapper(self, fun)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, literal, operand
-from nuvec.core.errors import DtypeError, ShapeError, TreeError
+from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.node import Trace
 from nuvec.core.primitive import (
     identity_input,
@@ -54,9 +54,7 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _match_cotangents(recording: Recording, cotangent: Any) -> list[Array | None]:
-    leaves = matching_leaves(
-        f"{recording.name}: the cotangents", recording.structure, cotangent
-    )
+    leaves = matching_leaves(f"{recording.name}: the cotangents", recording.structure, cotangent)
     matched: list[Array | None] = []
     for i, (c, node) in enumerate(zip(leaves, recording.nodes, strict=True)):
         if c is None or not dtypes.is_inexact(node.aval.dtype):
@@ -213,9 +211,7 @@ def _label(f: Any, position: int) -> str:
         return f"argument {position}"
 
 
-def _input(
-    trace: Trace, value: Any, label: str, inputs: list[Array], structures: list[Any]
-) -> Any:
+def _input(trace: Trace, value: Any, label: str, inputs: list[Array], structures: list[Any]) -> Any:
     """Fresh inputs for one argument; its leaves must be floating unless a Module allows others."""
     paths, structure = tree.flatten_with_path(value)
     structures.append(structure)

@@ -53,6 +53,8 @@ def make_ir(f: Callable[..., Any]) -> Callable[..., IR]:
             return [operand(o, "an output") for o in tree.leaves(f(*a, **k))]
 
         avals = [a.aval for a in arrays]
-        return trace_ir(function, avals, f"make_ir of {name_of(f)}", names, by_handle=True, late=True)[0]
+        return trace_ir(
+            function, avals, f"make_ir of {name_of(f)}", names, by_handle=True, late=True
+        )[0]
 
     return wrapped

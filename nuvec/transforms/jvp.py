@@ -40,9 +40,7 @@ def linear_jvp(
 ) -> Tangent:  # fmt: skip
     """The jvp of a linear primitive: itself on the tangents."""
     which = primitive.linear_operands
-    moving = [
-        i for i, t in enumerate(tangents) if t is not None and (which is None or i in which)
-    ]
+    moving = [i for i, t in enumerate(tangents) if t is not None and (which is None or i in which)]
     if not moving:
         return None
     if primitive.linear == "joint":
@@ -170,8 +168,7 @@ def _mark_jvp(
         return own
     result = node.params["linear"](moving[count:])
     return [
-        a if b is None else b if a is None else add(a, b)
-        for a, b in zip(own, result, strict=True)
+        a if b is None else b if a is None else add(a, b) for a, b in zip(own, result, strict=True)
     ]
 
 
@@ -286,5 +283,3 @@ def _match(
             tangent = tangent.astype(array.dtype)
         moving[array._node] = tangent
     return inputs, moving, structure
-
-

@@ -191,9 +191,7 @@ def _vmap(
     return outs, [0 if b else None for b in which] or [None]
 
 
-def _batched(
-    rule: Rule, size: int, axes: tuple[int | None, ...]
-) -> tuple[Rule, tuple[bool, ...]]:
+def _batched(rule: Rule, size: int, axes: tuple[int | None, ...]) -> tuple[Rule, tuple[bool, ...]]:
     """The rule of the mapped function: every IR batched; a cotangent of an argument that is not
     mapped is summed over the batch."""
     key = (size, axes)

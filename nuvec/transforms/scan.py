@@ -92,9 +92,7 @@ def _vmap(
     outs = scan_p.bind(
         *moved, body=batched, consts=consts, carry=carry, length=length, reverse=reverse
     )
-    return outs, [
-        (0 if i < carry else 1) if w else None for i, w in enumerate(which)
-    ] or [None]
+    return outs, [(0 if i < carry else 1) if w else None for i, w in enumerate(which)] or [None]
 
 
 def _split(trace: Trace, operands: Sequence[Array], params: dict[str, Any]) -> Any:
@@ -144,9 +142,7 @@ class _Parts:
         return found
 
 
-def _split_body(
-    body: IR, consts: int, carry: int, mode: str, active: tuple[bool, ...]
-) -> _Parts:
+def _split_body(body: IR, consts: int, carry: int, mode: str, active: tuple[bool, ...]) -> _Parts:
     key = ("split scan", consts, carry, mode, active)
     found = body.derived.get(key)
     if found is None:
@@ -170,10 +166,7 @@ def _push(
     on_consts = [i for i in range(consts) if split.moving[i]]
     on_carry = [i for i in range(consts, start) if split.moving[i]]
     on_inputs = [i for i in range(start, len(avals)) if split.moving[i]]
-    given = {
-        i: _filled(moving[i], operands[i].aval)
-        for i in (*on_consts, *on_carry, *on_inputs)
-    }
+    given = {i: _filled(moving[i], operands[i].aval) for i in (*on_consts, *on_carry, *on_inputs)}
     n_fixed = len(fixed)
     linear = parts.linears.get("push")
     if linear is None:
@@ -334,7 +327,9 @@ def scan(
         *fixed, *carry, *inputs, *keys, body=ir, consts=len(fixed), carry=count, length=steps,
         reverse=bool(reverse),
     )  # fmt: skip
-    return tree.unflatten(carry_structure, outs[:count]), tree.unflatten(out_ys, outs[count : len(body.out_avals)])
+    return tree.unflatten(carry_structure, outs[:count]), tree.unflatten(
+        out_ys, outs[count : len(body.out_avals)]
+    )
 
 
 def _pair(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from nuvec.core import tree
 from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.errors import NuvecError, ShapeError, TreeError
 from nuvec.core.ir import IR, aval, has_effect
-from nuvec.core.node import Node, Trace, open_trace, traces_set
+from nuvec.core.node import Node, open_trace, traces_set
 from nuvec.core.ops.batching import batch_elementwise, batch_first
 from nuvec.core.ops.build import normalize_axis
 from nuvec.core.ops.shape import broadcast_to, move_axis
@@ -102,9 +102,7 @@ def run_batched(
         steps = marked_graph(trace, [*nodes, *trace.effects])
         index = trace.captures.get("index", (None, None))[1]
     batching_walk(steps, size, environment, index)
-    return [
-        environment[n] if n in environment else (Array(n), None) for n in nodes
-    ]
+    return [environment[n] if n in environment else (Array(n), None) for n in nodes]
 
 
 def batched_ir(
@@ -298,5 +296,3 @@ def _place_outputs(
 
 def _name(f: Any) -> str:
     return getattr(f, "__name__", type(f).__name__)
-
-

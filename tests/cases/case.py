@@ -45,6 +45,4 @@ def sample(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> 
 
 def integers(*shape: int, low: int = -5, high: int = 6, seed: int = 0) -> np.ndarray:
     """Deterministic int32 numbers in [low, high)."""
-    return (
-        np.random.Generator(np.random.PCG64(seed)).integers(low, high, shape).astype(np.int32)
-    )
+    return np.random.Generator(np.random.PCG64(seed)).integers(low, high, shape).astype(np.int32)

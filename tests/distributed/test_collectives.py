@@ -342,9 +342,7 @@ def test_processes_give_the_same_bits_as_threads(size: int) -> None:
                 p.kill()
                 p.wait()
         assert codes == [0] * size
-        found = [
-            pickle.loads(Path(directory, f"{r}.pickle").read_bytes()) for r in range(size)
-        ]
+        found = [pickle.loads(Path(directory, f"{r}.pickle").read_bytes()) for r in range(size)]
     expected = run_local(_suite, size)
     for rank in range(size):
         for case, a, b in zip(CASES, found[rank], expected[rank], strict=True):

@@ -107,13 +107,19 @@ def numeric(f: Function) -> Function:
 # What each transform means, without it: numbers, loops, branches.
 MEANINGS: dict[str, Callable[[Function], Function]] = {
     "grad": numeric,
-    "jvp": lambda f: lambda x: (
-        np.asarray(f(from_numpy(np.asarray(x) + 1e-5 * np.cos(np.asarray(x)))))
-        - np.asarray(f(from_numpy(np.asarray(x) - 1e-5 * np.cos(np.asarray(x)))))
-    )
-    / 2e-5,
-    "vmap": lambda f: lambda x: np.stack(
-        [np.sum(np.asarray(f(from_numpy(np.stack([v, v * 2, v * v]))))) for v in np.asarray(x)]
+    "jvp": lambda f: (
+        lambda x: (
+            (
+                np.asarray(f(from_numpy(np.asarray(x) + 1e-5 * np.cos(np.asarray(x)))))
+                - np.asarray(f(from_numpy(np.asarray(x) - 1e-5 * np.cos(np.asarray(x)))))
+            )
+            / 2e-5
+        )
+    ),
+    "vmap": lambda f: (
+        lambda x: np.stack(
+            [np.sum(np.asarray(f(from_numpy(np.stack([v, v * 2, v * v]))))) for v in np.asarray(x)]
+        )
     ),
     "compile": lambda f: f,
     "cond": lambda f: f,

@@ -223,4 +223,3 @@ def test_evaluation_inside_a_trace_does_not_cut_it() -> None:
 
     assert with_eval == grad(g)(x).item()
     assert grad(grad(f))(x).item() == pytest.approx(grad(grad(g))(x).item(), rel=1e-12)
-

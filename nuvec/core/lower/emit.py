@@ -143,8 +143,10 @@ class _Emitter:
             conditions = [
                 f"{a}.flags.c_contiguous" for a, c in zip(arguments, checked, strict=True) if c
             ]
-            test = f"not {conditions[0]}" if len(conditions) == 1 else (
-                f"not ({' and '.join(conditions)})"
+            test = (
+                f"not {conditions[0]}"
+                if len(conditions) == 1
+                else (f"not ({' and '.join(conditions)})")
             )
             other = self.bind("general", general, "")
             self.lines.append(f"if {test}:")
@@ -197,8 +199,8 @@ class _Emitter:
             outs = [self.variables[v] for v in eqn.outputs]
             avals = ", ".join(str(v.aval) for v in eqn.outputs)
             if eqn.primitive.multiple:
-                left = "".join(f"{o}, " for o in outs).strip() if len(outs) == 1 else (
-                    ", ".join(outs)
+                left = (
+                    "".join(f"{o}, " for o in outs).strip() if len(outs) == 1 else (", ".join(outs))
                 )
                 text = f"{left} = {call}" if outs else call
             else:
@@ -259,7 +261,7 @@ class _Emitter:
     def param(self, name: str, value: Any) -> str:
         """A parameter's value: written out where its text is exact."""
         if isinstance(value, np.dtype) and value in dtypes.ALL:
-            text = f'@ = np.dtype({_dtype_text(value)})'
+            text = f"@ = np.dtype({_dtype_text(value)})"
             return self.bind(f"{dtypes.name(value)}_dtype", value, text)
         return repr(value) if _is_plain(value) else self.bind(name, value)
 

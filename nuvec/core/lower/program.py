@@ -144,7 +144,5 @@ class _General:
         plan = self.plan
         if plan is None:
             unknown = tuple(not v.aval.shape for v in self.ir.inputs)
-            plan = self.plan = _compile(
-                self.ir, unknown, (False,) * len(unknown), None, self.names
-            )
+            plan = self.plan = _compile(self.ir, unknown, (False,) * len(unknown), None, self.names)
         return plan.run(*values)

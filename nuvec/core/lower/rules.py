@@ -62,9 +62,8 @@ class Row:
 
 def _is_value(atom: Atom, eqn: Eqn, known: Known) -> bool:
     """Whether an operand can stand for the result: same aval, and laid out as the result is."""
-    return (
-        atom.aval is eqn.outputs[0].aval
-        and (not atom.aval.shape or known.layout(atom) is Layout.CONTIGUOUS)
+    return atom.aval is eqn.outputs[0].aval and (
+        not atom.aval.shape or known.layout(atom) is Layout.CONTIGUOUS
     )
 
 

@@ -44,40 +44,53 @@ def _real_numeric(dtype: np.dtype) -> np.dtype:
 
 add_p = Primitive("add", np.add, elementwise_rule("add"), "elementwise",
                   derivatives=(ONE, ONE), out=True)  # fmt: skip
-add = binary(add_p, doc="""`x + y`, elementwise; shapes broadcast, dtypes are promoted.
+add = binary(
+    add_p,
+    doc="""`x + y`, elementwise; shapes broadcast, dtypes are promoted.
 
     The sum of booleans is `or`, as in NumPy.  Raises ShapeError when the shapes do not broadcast.
 
     >>> import nuvec as nv
     >>> nv.add(nv.array([1.0, 2.0]), 3)
     array([4., 5.], dtype=float32)
-    """)
+    """,
+)
 
 subtract_p = Primitive("subtract", np.subtract, elementwise_rule("subtract"), "elementwise",
                        derivatives=(ONE, MINUS_ONE), out=True)  # fmt: skip
-subtract = binary(subtract_p, _subtractable, """`x - y`, elementwise; shapes broadcast.
+subtract = binary(
+    subtract_p,
+    _subtractable,
+    """`x - y`, elementwise; shapes broadcast.
 
     Raises DtypeError for booleans, ShapeError when the shapes do not broadcast.
 
     >>> import nuvec as nv
     >>> nv.subtract(nv.array([1.0, 2.0]), 3)
     array([-2., -1.], dtype=float32)
-    """)
+    """,
+)
 
 negative_p = Primitive("negative", np.negative, elementwise_rule("negative"), "elementwise",
                        derivatives=(MINUS_ONE,), out=True)  # fmt: skip
-negative = unary(negative_p, _subtractable, """`-x`, elementwise.  Raises DtypeError for booleans.
+negative = unary(
+    negative_p,
+    _subtractable,
+    """`-x`, elementwise.  Raises DtypeError for booleans.
 
     >>> import nuvec as nv
     >>> nv.negative(nv.array([1.0, -2.0]))
     array([-1.,  2.], dtype=float32)
-    """)
+    """,
+)
 
 multiply_p = Primitive(
     "multiply", np.multiply, elementwise_rule("multiply"), "elementwise",
     derivatives=(lambda out, x, y: y, lambda out, x, y: x), out=True,
 )  # fmt: skip
-multiply = binary(multiply_p, doc="""`x * y`, elementwise; shapes broadcast, dtypes are promoted.
+multiply = binary(
+    multiply_p,
+    doc="""`x * y`, elementwise; shapes broadcast, dtypes are promoted.
 
     The product of booleans is `and`, as in NumPy.  Raises ShapeError when the shapes do not
     broadcast.
@@ -85,7 +98,8 @@ multiply = binary(multiply_p, doc="""`x * y`, elementwise; shapes broadcast, dty
     >>> import nuvec as nv
     >>> nv.multiply(nv.array([1.0, 2.0]), 3)
     array([3., 6.], dtype=float32)
-    """)
+    """,
+)
 
 divide_p = Primitive(
     "divide", np.divide, elementwise_rule("divide"), "elementwise",
@@ -93,32 +107,43 @@ divide_p = Primitive(
     derivatives=(lambda out, x, y: reciprocal(y), lambda out, x, y: negative(divide(out, y))),
     out=True,
 )  # fmt: skip
-divide: Binary = binary(divide_p, to_inexact, """`x / y`, elementwise; of integers in float32.
+divide: Binary = binary(
+    divide_p,
+    to_inexact,
+    """`x / y`, elementwise; of integers in float32.
 
     Division by zero gives infinity or NaN.  Raises ShapeError when the shapes do not broadcast.
 
     >>> import nuvec as nv
     >>> nv.divide(nv.array([1, 2]), 4)
     array([0.25, 0.5 ], dtype=float32)
-    """)
+    """,
+)
 
 reciprocal_p = Primitive(
     "reciprocal", np.reciprocal, elementwise_rule("reciprocal"), "elementwise",
     # d(1/x) = -1/x^2
     derivatives=(lambda out, x: negative(multiply(out, out)),), out=True,
 )  # fmt: skip
-reciprocal: Unary = unary(reciprocal_p, to_inexact, """`1 / x`, elementwise; of integers in float32.
+reciprocal: Unary = unary(
+    reciprocal_p,
+    to_inexact,
+    """`1 / x`, elementwise; of integers in float32.
 
     >>> import nuvec as nv
     >>> nv.reciprocal(nv.array([2.0, -4.0]))
     array([ 0.5 , -0.25], dtype=float32)
-    """)
+    """,
+)
 
 floor_divide_p = Primitive(
     "floor_divide", np.floor_divide, elementwise_rule("floor_divide"), "elementwise",
     derivatives=(ZERO, ZERO), out=True,
 )  # fmt: skip
-floor_divide = binary(floor_divide_p, _real_numeric, """`x // y`: the quotient rounded down.
+floor_divide = binary(
+    floor_divide_p,
+    _real_numeric,
+    """`x // y`: the quotient rounded down.
 
     Integers stay integers, and division of one by 0 gives 0, as in NumPy.  The derivative is
     zero.  Raises DtypeError for booleans and complex numbers.
@@ -126,14 +151,18 @@ floor_divide = binary(floor_divide_p, _real_numeric, """`x // y`: the quotient r
     >>> import nuvec as nv
     >>> nv.floor_divide(nv.array([7, -7]), 2)
     array([ 3, -4], dtype=int32)
-    """)
+    """,
+)
 
 remainder_p = Primitive(
     "remainder", np.remainder, elementwise_rule("remainder"), "elementwise",
     # x % y = x - y * floor(x / y), and floor is constant between its steps
     derivatives=(ONE, lambda out, x, y: negative(floor_divide(x, y))), out=True,
 )  # fmt: skip
-remainder = mod = binary(remainder_p, _real_numeric, """`x % y`, with the sign of `y`.
+remainder = mod = binary(
+    remainder_p,
+    _real_numeric,
+    """`x % y`, with the sign of `y`.
 
     The remainder of an integer by 0 is 0, as in NumPy.  Raises DtypeError for booleans and
     complex numbers.
@@ -141,7 +170,8 @@ remainder = mod = binary(remainder_p, _real_numeric, """`x % y`, with the sign o
     >>> import nuvec as nv
     >>> nv.remainder(nv.array([7, -7]), 3)
     array([1, 2], dtype=int32)
-    """)
+    """,
+)
 
 
 # Roots
@@ -151,14 +181,18 @@ sqrt_p = Primitive(
     # d sqrt(x) = 1 / (2 sqrt(x)), infinite at 0
     derivatives=(lambda out, x: divide(0.5, out),), out=True,
 )  # fmt: skip
-sqrt = unary(sqrt_p, to_inexact, """The square root, elementwise: NaN for negative numbers.
+sqrt = unary(
+    sqrt_p,
+    to_inexact,
+    """The square root, elementwise: NaN for negative numbers.
 
     The derivative at 0 is infinite.
 
     >>> import nuvec as nv
     >>> nv.sqrt(nv.array([4.0, 9.0]))
     array([2., 3.], dtype=float32)
-    """)
+    """,
+)
 
 rsqrt_p = Primitive(
     "rsqrt", lambda x, out=None: np.reciprocal(np.sqrt(x, out=out), out=out),
@@ -166,27 +200,34 @@ rsqrt_p = Primitive(
     # d x^(-1/2) = -1/2 x^(-3/2) = -1/2 x^(-1/2) / x
     derivatives=(lambda out, x: divide(multiply(out, -0.5), x),), out=True,
 )  # fmt: skip
-rsqrt = unary(rsqrt_p, to_inexact, """`1 / sqrt(x)`, elementwise.
+rsqrt = unary(
+    rsqrt_p,
+    to_inexact,
+    """`1 / sqrt(x)`, elementwise.
 
     >>> import nuvec as nv
     >>> nv.rsqrt(nv.array([4.0, 16.0]))
     array([0.5 , 0.25], dtype=float32)
-    """)
+    """,
+)
 
 cbrt_p = Primitive(
     "cbrt", np.cbrt, elementwise_rule("cbrt"), "elementwise",
     # d x^(1/3) = 1 / (3 x^(2/3))
     derivatives=(lambda out, x: reciprocal(multiply(multiply(out, out), 3)),), out=True,
 )  # fmt: skip
-cbrt = unary(cbrt_p, real_inexact, """The cube root, elementwise.
+cbrt = unary(
+    cbrt_p,
+    real_inexact,
+    """The cube root, elementwise.
 
     Negative numbers have a negative root.  Raises DtypeError for complex numbers.
 
     >>> import nuvec as nv
     >>> nv.round(nv.cbrt(nv.array([8.0, -27.0])), 3)
     array([ 2., -3.], dtype=float32)
-    """)
-
+    """,
+)
 
 
 # masked_product(c, d) is c * d, and 0 where c is 0 whatever d is: the product with which a
@@ -201,9 +242,7 @@ def _masked_product_lower(c: Any, d: Any, out: Any = None) -> Any:
     return out
 
 
-def _masked_product_jvp(
-    tangents: Sequence[Array | None], out: Array, c: Array, d: Array
-) -> Array:
+def _masked_product_jvp(tangents: Sequence[Array | None], out: Array, c: Array, d: Array) -> Array:
     terms = []
     if tangents[0] is not None:
         terms.append(masked_product(tangents[0], d))
@@ -222,10 +261,13 @@ masked_product_p = Primitive(
     "masked_product", _masked_product_lower, elementwise_rule("masked_product"), "elementwise",
     jvp=_masked_product_jvp, vjp=_masked_product_vjp, out=True, selects=True,
 )  # fmt: skip
-masked_product = binary(masked_product_p, doc="""`c * d`, and 0 where `c` is 0 whatever `d` is.
+masked_product = binary(
+    masked_product_p,
+    doc="""`c * d`, and 0 where `c` is 0 whatever `d` is.
 
     >>> import nuvec as nv
     >>> from nuvec.core.ops.arithmetic import masked_product
     >>> masked_product(nv.array([0.0, 2.0]), float("inf"))
     array([ 0., inf], dtype=float32)
-    """)
+    """,
+)

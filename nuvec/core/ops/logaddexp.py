@@ -33,7 +33,10 @@ logaddexp_p = Primitive(
     "logaddexp", _lower, elementwise_rule("logaddexp"), "elementwise",
     derivatives=(lambda out, x, y: _share(x, y), lambda out, x, y: _share(y, x)),
 )  # fmt: skip
-logaddexp = binary(logaddexp_p, real_inexact, """log(exp(`x`) + exp(`y`)), elementwise.
+logaddexp = binary(
+    logaddexp_p,
+    real_inexact,
+    """log(exp(`x`) + exp(`y`)), elementwise.
 
     Shapes broadcast; the dtype is the promoted one, float32 for integers. Raises DtypeError for
     complex numbers.
@@ -41,4 +44,5 @@ logaddexp = binary(logaddexp_p, real_inexact, """log(exp(`x`) + exp(`y`)), eleme
     >>> import nuvec as nv
     >>> nv.logaddexp(nv.array([1000.0, -1000.0]), 0.0)
     array([1000.,    0.], dtype=float32)
-    """)
+    """,
+)

@@ -206,5 +206,3 @@ broadcast_p: Primitive = Primitive(
 def broadcast(x: Any, root: int = 0, group: Group | None = None) -> Any:
     """Rank `root`'s `x` on every rank; elsewhere `x` gives structure, shapes and dtypes."""
     return communicate(broadcast_p, x, group, lambda a: a, root=root)
-
-

@@ -35,9 +35,7 @@ def _batch_second(
 
 def _gather_rule(*avals: Aval, group: Group, active: bool) -> tuple[Aval, ...]:
     n = group.size()
-    return tuple(
-        aval((n * a.shape[0], *a.shape[1:]) if a.shape else (n,), a.dtype) for a in avals
-    )
+    return tuple(aval((n * a.shape[0], *a.shape[1:]) if a.shape else (n,), a.dtype) for a in avals)
 
 
 def _gather_transpose(
@@ -96,9 +94,7 @@ def _scatter_rule(*avals: Aval, group: Group, active: bool) -> tuple[Aval, ...]:
     for a in avals:
         if dtypes.is_bool(a.dtype):
             raise DtypeError("sum_scatter of booleans: convert with x.astype(nv.int32)")
-    return tuple(
-        aval((divided("sum_scatter", a, group), *a.shape[1:]), a.dtype) for a in avals
-    )
+    return tuple(aval((divided("sum_scatter", a, group), *a.shape[1:]), a.dtype) for a in avals)
 
 
 _scatter_jvp, _scatter_vjp = linear_rules(

@@ -139,9 +139,7 @@ recv_p: Primitive = Primitive(
 
 
 @filtered
-def recv(
-    shape: Sequence[int], dtype: Any, src: int, group: Group | None = None
-) -> Array:
+def recv(shape: Sequence[int], dtype: Any, src: int, group: Group | None = None) -> Array:
     """What rank `src` sent to this rank: an array of `shape` and `dtype`.
 
     Raises MismatchError when the message is another one, PeerError when `src` has gone.

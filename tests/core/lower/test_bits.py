@@ -42,9 +42,7 @@ def test_layout_decides_the_order_of_sums() -> None:
 
 
 def test_reshape_of_a_transpose_keeps_its_copy() -> None:
-    ir = program(
-        lambda x: sum(reshape(reshape(transpose(x), (24,)), (6, 4)), axis=1), f4(4, 6)
-    )
+    ir = program(lambda x: sum(reshape(reshape(transpose(x), (24,)), (6, 4)), axis=1), f4(4, 6))
     check(ir, np.random.Generator(np.random.PCG64(0)).standard_normal((4, 6)).astype(np.float32))
 
 

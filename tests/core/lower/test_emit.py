@@ -31,7 +31,9 @@ def test_the_text_of_a_program() -> None:
 
     plan = lower(program(f, f4(4, 3), f4(3), names=["x", "w"]))
     text = re.sub(r"  test_emit.py:\d+ \(in f\)", "", plan.source)
-    assert text == """\
+    assert (
+        text
+        == """\
 array_0_5 = np.array(0.5, np.float32)
 float32_dtype = np.dtype(np.float32)
 
@@ -56,6 +58,7 @@ def program(x, w):
     finally:
         errors.reset(before)
 """
+    )
 
 
 def test_names_are_the_users_where_they_can_be() -> None:

@@ -164,9 +164,7 @@ def test_a_result_that_may_be_its_operand_is_not_written() -> None:
 def test_many_values_that_may_share_memory() -> None:
     ir = program(lambda *xs: round_p.bind(xs[0], decimals=0), aval((9,), dtypes.int32))
     check(ir, np.arange(9, dtype=np.int32))
-    merge = Primitive(
-        "test.first", lambda *xs: xs[-1], lambda *xs: xs[0], "other", out=False
-    )
+    merge = Primitive("test.first", lambda *xs: xs[-1], lambda *xs: xs[0], "other", out=False)
     try:
         xs = [Var(f4(9)) for _ in range(12)]
         made = [eqn(exp_p, x) for x in xs]
@@ -238,9 +236,7 @@ def test_a_value_of_several_storages_is_deleted_once() -> None:
 
 
 def test_several_outputs() -> None:
-    pair = Primitive(
-        "test.pair", lambda x: (x, x + 1), lambda x: (x, x), "other", multiple=True
-    )
+    pair = Primitive("test.pair", lambda x: (x, x + 1), lambda x: (x, x), "other", multiple=True)
     nothing = Primitive("test.nothing", lambda x: (), lambda x: (), "effect",
                         multiple=True, effect=True)  # fmt: skip
     try:

@@ -100,12 +100,16 @@ def examples() -> Iterator[tuple[str, IR, np.ndarray]]:
     for alias in (IDENTITY, stop_gradient_p, depends_p):
         yield "identity(x)", chain(x, (alias, (None,), {})), matrix
     yield "reshape(x, x.shape)", chain(x, (reshape_p, (x,), {"shape": (4, 6)})), matrix
-    yield "reshape(reshape", chain(
-        x, (reshape_p, (x,), {"shape": (24,)}), (reshape_p, (None,), {"shape": (8, 3)})
-    ), matrix
+    yield (
+        "reshape(reshape",
+        chain(x, (reshape_p, (x,), {"shape": (24,)}), (reshape_p, (None,), {"shape": (8, 3)})),
+        matrix,
+    )
     yield "transpose(x, 0", chain(x, (transpose_p, (x,), {"permutation": (0, 1)})), matrix
-    yield "transpose(transpose", chain(x, *[(transpose_p, (None,), {"permutation": (1, 0)})] * 2), (
-        matrix
+    yield (
+        "transpose(transpose",
+        chain(x, *[(transpose_p, (None,), {"permutation": (1, 0)})] * 2),
+        (matrix),
     )
     y, cube = Var(f4(2, 3, 4)), np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     yield "transpose(transpose", chain(y, *[(transpose_p, (None,), {"permutation": (1, 2, 0)})] * 2
