@@ -53,14 +53,10 @@ from math import e, inf, nan, pi
 
 # Creation
 
-from nuvec.core.functions.creation import (
-    array,
-    asarray,
-    astype,
-    copy,
+from nuvec.core.functions.creation import array, asarray, astype, copy, from_dlpack
+from nuvec.core.functions.filled import (
     empty,
     empty_like,
-    from_dlpack,
     full,
     full_like,
     ones,
@@ -150,8 +146,7 @@ from nuvec.core.functions.inspection import (
 
 from nuvec.core.functions.exponentials import log_softmax, logsumexp, one_hot, softmax
 from nuvec.core.functions.statistics import average, count_nonzero, mean, std, var
-from nuvec.core.ops.reduction import all, amax, amin, any, argmax, argmin, max, min, prod
-from nuvec.core.ops.shape import sum
+from nuvec.core.ops.reduction import all, amax, amin, any, argmax, argmin, max, min, prod, sum
 
 # Shape and indexing
 
@@ -285,6 +280,8 @@ __all__ = [
     "can_cast",
     "cbrt",
     "ceil",
+    "check_grads",
+    "checkpoint",
     "clip",
     "column_stack",
     "compile",
@@ -300,9 +297,11 @@ __all__ = [
     "cos",
     "cosh",
     "count_nonzero",
+    "custom_jvp",
     "custom_vjp",
     "depends",
     "diagonal",
+    "distributed",
     "divide",
     "dot",
     "dot_general",
@@ -336,6 +335,7 @@ __all__ = [
     "grad",
     "greater",
     "greater_equal",
+    "hessian",
     "hstack",
     "identity",
     "iinfo",
@@ -352,11 +352,15 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "jacfwd",
+    "jacrev",
     "jvp",
     "left_shift",
     "less",
     "less_equal",
     "linalg",
+    "linear_transpose",
+    "linearize",
     "linspace",
     "log",
     "log1p",
@@ -387,6 +391,7 @@ __all__ = [
     "nan",
     "negative",
     "newaxis",
+    "nn",
     "not_equal",
     "one_hot",
     "ones",
@@ -430,6 +435,7 @@ __all__ = [
     "sum",
     "swapaxes",
     "switch",
+    "synchronize",
     "take",
     "take_along_axis",
     "tan",
@@ -459,15 +465,4 @@ __all__ = [
     "while_loop",
     "zeros",
     "zeros_like",
-    "checkpoint",
-    "custom_jvp",
-    "hessian",
-    "jacfwd",
-    "jacrev",
-    "linear_transpose",
-    "linearize",
-    "synchronize",
-    "check_grads",
-    "distributed",
-    "nn",
 ]

@@ -4,12 +4,19 @@
 >>> key = nv.random.key(0)
 >>> x = nv.random.normal(key, (3,))  # the same numbers at every call
 >>> y = nv.random.normal(shape=(3,))  # from the default stream: others at every call
+
+A compiled function draws one key from the default stream at each call, and all its numbers derive
+from it: they differ from those of the same function uncompiled. The stream starts alike on every
+rank of a group; `fold_in(key, group.rank())` makes keys that differ.
+
+>>> state = nv.random.get_state()  # save it with what it takes to go on
+>>> nv.random.set_state(state)
 """
 
 from nuvec.core.functions.choices import categorical, choice, permutation, randint
 from nuvec.core.functions.distributions import bernoulli, exponential, gumbel, normal, uniform
 from nuvec.core.functions.keys import bits, fold_in, key, split
-from nuvec.core.functions.stream import seed
+from nuvec.core.functions.stream import get_state, seed, set_state
 
 __all__ = [
     "bernoulli",
@@ -18,12 +25,14 @@ __all__ = [
     "choice",
     "exponential",
     "fold_in",
+    "get_state",
     "gumbel",
     "key",
     "normal",
     "permutation",
     "randint",
     "seed",
+    "set_state",
     "split",
     "uniform",
 ]

@@ -16,7 +16,7 @@ from nuvec.core import dtypes, tree
 from nuvec.core.errors import ConcretizationError, DtypeError, ShapeError
 from nuvec.core.interpreter import evaluate
 from nuvec.core.ir import Aval, aval
-from nuvec.core.node import LITERAL, Node, constant, context
+from nuvec.core.node import LITERAL, Node, Trace, constant, context
 from nuvec.core.traceback import filtered, format_user_frame
 
 Scalar = bool | int | float | complex
@@ -98,7 +98,7 @@ class Array:
         node = self._node
         if node.marks is not None:
             for trace in node.marks:
-                if trace.open and trace.differentiates:
+                if trace.open and trace.differentiates and _carries_derivative(node, trace):
                     raise ConcretizationError(
                         f"an array of {node.aval} that depends on the input of {trace.name} is "
                         f"turned into {into} at {format_user_frame()}, which would lose its "
@@ -246,15 +246,35 @@ class Array:
         def __getattr__(self, name: str) -> Any: ...  # methods: sum, reshape, astype, T, at, ...
 
 
+def _carries_derivative(node: Node, trace: Trace) -> bool:
+    """Whether a node depends on the trace's input otherwise than through stop_gradient or
+    through integers and booleans, which have no derivative."""
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n in seen or getattr(n.primitive, "name", "") == "stop_gradient":
+            continue
+        if isinstance(n.aval, Aval) and not dtypes.is_inexact(n.aval.dtype):
+            continue
+        seen.add(n)
+        inputs = [i for i in n.inputs if i.marks is not None and trace in i.marks]
+        if not inputs:
+            return True  # the input itself
+        stack.extend(inputs)
+    return False
+
+
 class _NotOneElement(ShapeError, TypeError):
     """bool(), int() or float() of several elements: NumPy raises ValueError or TypeError."""
 
 
 def _read_only(value: np.ndarray) -> np.ndarray:
     """A view that nobody can make writable again: it is taken of a read-only buffer."""
-    if value.dtype == dtypes.bfloat16:  # which has no code in the buffer protocol
-        return np.asarray(memoryview(value.view(np.uint16)).toreadonly()).view(value.dtype)
-    return np.asarray(memoryview(value).toreadonly())
+    own = value.dtype == dtypes.bfloat16  # it has no code in the buffer protocol
+    buffer: Any = value.view(np.uint16) if own else value
+    view = np.asarray(memoryview(buffer).toreadonly())
+    return view.view(value.dtype) if own else view
 
 
 def _restore(value: np.ndarray, weak: bool) -> Array:
@@ -314,8 +334,19 @@ def literal(value: Scalar, dtype: np.dtype, weak: bool = False) -> Array:
     return Array(node)
 
 
+def refuse_mask(value: Any) -> None:
+    """Raise DtypeError for a masked array that hides elements."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise DtypeError(
+            f"a masked array of shape {value.shape} has masked elements, and an Array has no "
+            "mask: fill them (x.filled(0)), and keep the mask as an array of its own for nv.where"
+        )
+
+
 def from_numpy(value: np.ndarray | np.generic, copy: bool = True) -> Array:
     """An Array of a NumPy value; it copies unless told that nobody will write to the source."""
+    if type(value) is not np.ndarray:
+        refuse_mask(value)
     dtype = dtypes.as_dtype(value.dtype)
     if copy or value.dtype != dtype or not isinstance(value, np.ndarray | np.generic):
         value = np.array(value, dtype=dtype, order="C")

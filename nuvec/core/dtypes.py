@@ -379,7 +379,8 @@ def python_scalar(value: Any, dtype: Dtype) -> np.generic:
         if dtype in _INTEGER:
             low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
             raise DtypeError(
-                f"the int {value} is out of range for {name(dtype)}, which holds {low} to {high}."
+                f"the int {value} is out of range for {name(dtype)}, which holds {low} to {high}; "
+                "convert the array to a wider dtype first, for instance with .astype(nv.int64)."
             ) from None
         scalar = dtype.type(math.inf if value > 0 else -math.inf)
     return scalar  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from nuvec.core.errors import ConcretizationError, LeakedTracerError
 from nuvec.core.ir import IR, Literal
 from nuvec.core.node import NO_PARAMS, Node, release
 from nuvec.core.queue import CommunicationQueue
-from nuvec.core.traceback import format_user_frame
+from nuvec.core.traceback import format_user_frame, note_source
 
 _in_program_order = operator.attrgetter("seq")
 
@@ -66,6 +66,7 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
                         continue
                 compute(node)
             except BaseException as error:
+                note_source(error)
                 _fail_dependent_communications(node, pending, error)
                 raise
 

@@ -76,8 +76,8 @@ class Trace:
     """
 
     __slots__ = (
-        "axis", "by_handle", "captures", "differentiates", "effects", "forced", "late", "mode", "name",
-        "open", "random", "start", "symbolic",
+        "axis", "by_handle", "captures", "differentiates", "effects", "forced", "late", "mode",
+        "name", "open", "random", "start", "symbolic",
     )  # fmt: skip
 
     def __init__(self, mode: str, name: str, by_handle: bool = False, late: bool = False) -> None:

@@ -3,13 +3,15 @@
 `user_frame` finds the line of the user's program that a recorded equation came from. `filtered`
 marks a public function: an error of nuvec's that leaves it says which line called it, and any
 exception loses the frames inside nuvec, so that the traceback ends in the user's code
-(`config.traceback = "full"` keeps them).
+(`config.traceback = "full"` keeps them). `note_source` says on an exception from a compiled
+program which line of the user's it comes from.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import linecache
 import os
 import sys
 import threading
@@ -20,11 +22,23 @@ from typing import ParamSpec, TypeVar
 from nuvec.core.config import config
 from nuvec.core.errors import NuvecError
 
-__all__ = ["filtered", "format_user_frame", "strip", "strip_error", "user_frame"]
+__all__ = [
+    "PROGRAM",
+    "filtered",
+    "format_user_frame",
+    "note_source",
+    "strip",
+    "strip_error",
+    "user_frame",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+PROGRAM = "<nuvec program "
+"""How the names begin that compiled programs have in place of a file."""
+
+_NOTE = "recorded at "
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 # Checks are the caller's side of nuvec: a failing one should show where it failed.
 _TESTING = os.path.join(_PACKAGE, "testing", "")
@@ -94,6 +108,25 @@ def strip_error(error: BaseException) -> None:
             seen.add(id(current))
             current.__traceback__ = strip(current.__traceback__)
             pending += [current.__cause__, current.__context__]
+
+
+def note_source(error: BaseException) -> None:
+    """Note on an exception from a compiled program where the failing operation was recorded.
+
+    The line that failed ends in a comment that says so; of programs that call programs it is the
+    innermost line that counts. Does nothing to other exceptions, and nothing twice.
+    """
+    source = ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        if filename.startswith(PROGRAM):
+            line = linecache.getline(filename, traceback.tb_lineno)
+            # The comment holds the results' avals, two spaces, and the user's line.
+            source = line.rpartition("  # ")[2].partition("  ")[2].strip() or source
+        traceback = traceback.tb_next
+    if source and not any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
+        error.add_note(f"{_NOTE}{source}")
 
 
 def filtered(function: Callable[P, R]) -> Callable[P, R]:

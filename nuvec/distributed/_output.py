@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-from typing import BinaryIO
 
 _COLORS = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue, red
 
@@ -22,10 +21,10 @@ _TAIL_BYTES = 1 << 14
 class Screen:
     """One of the launcher's own streams, shared by all ranks."""
 
-    def __init__(self, stream: BinaryIO, prefixed: bool) -> None:
-        self.fd = stream.fileno()
+    def __init__(self, fd: int, prefixed: bool) -> None:
+        self.fd = fd
         self.prefixed = prefixed
-        self.is_terminal = stream.isatty()
+        self.is_terminal = os.isatty(fd)
         self.unfinished: RankStream | None = None
         """Whose unfinished line the cursor is in."""
 

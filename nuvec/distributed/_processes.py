@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from nuvec.distributed._lifeline import VARIABLE
+from nuvec.distributed.rendezvous import PARENT
 
 _PR_SET_PDEATHSIG = 1
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -33,7 +34,7 @@ def rank_environment(
     """The environment of one rank of a job on this host."""
     environment = dict(os.environ)
     # What an outer job or an earlier setting said about the job would contradict ours.
-    for name in ("NUVEC_HOSTFILE", "NUVEC_SECRET_FILE"):
+    for name in ("NUVEC_HOSTFILE", "NUVEC_SECRET_FILE", PARENT):
         environment.pop(name, None)
     share = str(max(1, available_cores() // size))
     for name in _THREAD_VARIABLES:
@@ -64,6 +65,36 @@ def _die_with_parent() -> Callable[[], None] | None:
             os._exit(1)
 
     return in_child
+
+
+_CLEANER = """trap '' INT TERM HUP QUIT; read -r line; rm -f -- "$0"/*.sock; rmdir -- "$0" """
+
+
+class Cleaner:
+    """Removes the job's socket directory when the launcher is gone, however it went.
+
+    A shell that reads the pipe which ends with the launcher; out of its process group and its
+    terminal's reach. Where there is no shell, what a killed launcher leaves behind stays.
+    """
+
+    def __init__(self, directory: str, lifeline: int) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _CLEANER, directory],
+                stdin=lifeline,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError:
+            pass
+
+    def wait(self) -> None:
+        """Wait for its end, after the pipe's."""
+        if self._process is not None:
+            self._process.wait()
 
 
 class RankProcess:
@@ -97,6 +128,8 @@ class RankProcess:
         )
         self.exit_code: int | None = None
         """As a shell has it: 128 + signal for a rank that was killed."""
+        self.killed_by: int | None = None
+        """The signal; the exit code alone cannot tell, since a program may exit with any."""
 
     @property
     def pid(self) -> int:
@@ -108,6 +141,7 @@ class RankProcess:
             info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if info is not None:
                 by_signal = info.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+                self.killed_by = info.si_status if by_signal else None
                 self.exit_code = 128 + info.si_status if by_signal else info.si_status
         return self.exit_code is not None
 

@@ -16,14 +16,17 @@ from typing import Literal, TypeVar
 
 from nuvec.core.array import eval as evaluate_trees
 from nuvec.core.config import config
-from nuvec.core.errors import ConfigurationError
+from nuvec.core.errors import ConfigurationError, DistributedError
 from nuvec.core.functions.stream import Stream, stream_set
 from nuvec.core.interpreter import flush
+from nuvec.core.node import Node
 from nuvec.core.queue import CommunicationQueue, process_queue
+from nuvec.core.traceback import strip_error
 from nuvec.distributed._lifeline import watch_launcher
 from nuvec.distributed.collectives.barrier import barrier_p, in_symbolic_trace
 from nuvec.distributed.communicator import Communicator
-from nuvec.distributed.rendezvous import find_job, looked_for
+from nuvec.distributed.rendezvous import find_job, looked_for, withdraw
+from nuvec.distributed.transports._checked import split_number
 from nuvec.distributed.transports.local import local_world
 from nuvec.distributed.transports.mesh import mesh_communicator
 from nuvec.distributed.transports.single import SingleCommunicator
@@ -71,8 +74,10 @@ class Group:
         """The group of the ranks that gave the same `color`; every rank of this group calls it.
 
         Its ranks are ordered by `key`, then by their order here; a negative `key` keeps the order.
-        Runs at once, after the communications that are pending.
+        Runs at once, after the communications that are pending. Raises `TypeError` for what is not
+        an integer, `ValueError` for what has more than 64 bits.
         """
+        color, key = split_number("color", color), split_number("key", key)
         flush(self.queue)
         return Group(self.communicator.split(color, key), self.queue, "group")
 
@@ -92,6 +97,16 @@ class Group:
 
     def __deepcopy__(self, memo: object) -> Group:
         return self
+
+    def __reduce__(self) -> tuple[Callable[[], Group], tuple[()]]:
+        """The default group pickles as the default group of whoever reads it."""
+        if self is _current_group():
+            return default_group, ()
+        raise DistributedError(
+            f"{self!r} cannot be pickled: its connections belong to this process. Only the default "
+            "group can, which becomes the default group of the process that reads it; leave other "
+            "groups out of what is saved, and make them again with split()"
+        )
 
     def __repr__(self) -> str:
         return f"Group(rank={self.rank()}, size={self.size()}, transport={self.communicator.name})"
@@ -122,7 +137,11 @@ def init(strict: bool = False, backend: Backend = "any") -> Group:
 
     Called again it returns the same group. Without a launcher's variables it is the group of this
     process alone, unless `strict` is true or a backend was asked for by name: then it raises
-    `ConfigurationError` and says what was looked for.
+    `ConfigurationError` and says what was looked for. It raises too for the variables of a
+    launcher that nuvec cannot read (torchrun, Slurm, MPI), rather than make each process a group.
+
+    A rank that has joined takes the job's variables, and the secret, out of `os.environ`: processes
+    it starts are not ranks, and alone in their default group.
     """
     if backend not in _BACKENDS:
         raise ConfigurationError(
@@ -149,6 +168,7 @@ def _join(strict: bool, backend: Backend) -> Group:
     if job is not None:
         watch_launcher(os.environ)
         group = Group(mesh_communicator(job), process_queue())
+        withdraw(os.environ, group.rank(), group.size())
         atexit.register(_leave, group, os.getpid())
         return group
     if strict or backend != "any":
@@ -171,18 +191,37 @@ def _leave(group: Group, pid: int) -> None:
         group.communicator.abort(f"failed with {type(error).__name__}: {error}")
         group.communicator.close()
         return
+    pending = group.queue.pending()
     try:
         flush(group.queue)
     except BaseException as failure:
         # An exit function cannot change the exit code by raising, and this must not look like
         # success: others rely on the messages that were not sent.
-        traceback.print_exc()
+        _print_failure(failure, pending)
         group.communicator.abort(f"failed at exit with {type(failure).__name__}: {failure}")
         group.communicator.close()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
     group.communicator.close()
+
+
+def _print_failure(failure: BaseException, pending: list[Node]) -> None:
+    """The traceback of a communication that ran at exit: where it was recorded says more than
+    the frames of an exit function."""
+    if config.traceback == "full":
+        traceback.print_exception(failure)
+        return
+    failed = (n for n in pending if getattr(n.primitive, "error", None) is failure)
+    source = next((n.source for n in failed if n.source), None)
+    where = f"recorded at {source}" if source else "recorded at a line that is not known"
+    strip_error(failure)
+    # The first line as Python's, for the launcher and others who look for it.
+    lines = ["Traceback (most recent call last):\n"]
+    lines.append(f"  a communication {where} and never evaluated, run at exit\n")
+    own = traceback.format_exception(failure)
+    lines += own[1:] if own[0].startswith("Traceback") else own
+    print("".join(lines), end="", file=sys.stderr)
 
 
 def is_available(backend: str = "any") -> bool:
@@ -198,6 +237,18 @@ def default_group() -> Group:
     return init() if group is None else group
 
 
+def group_or_default(name: str, group: Group | None) -> Group:
+    """The group given to the function `name`, or the default one; `TypeError` for anything else."""
+    if group is None:
+        return default_group()
+    if not isinstance(group, Group):
+        raise TypeError(
+            f"{name}: group is {group!r}, a {type(group).__name__}, and should be a Group, such as "
+            "default_group() or one of its split()"
+        )
+    return group
+
+
 def _current_group() -> Group | None:
     """The default group if there is one already: part of a compiled function's signature."""
     return _process.group if _thread.group is None else _thread.group
@@ -211,6 +262,8 @@ def set_default_group(group: Group | None) -> None:
 
     None outside `run_local` goes back to the group that `init` makes.
     """
+    if group is not None:
+        group_or_default("set_default_group", group)
     if _thread.group is not None:
         if group is None:
             raise ValueError("a rank of run_local always has a default group")
@@ -226,7 +279,7 @@ def barrier(group: Group | None = None) -> None:
     >>> import nuvec as nv
     >>> nv.distributed.barrier()
     """
-    (default_group() if group is None else group).barrier()
+    group_or_default("barrier", group).barrier()
 
 
 def synchronize(group: Group | None = None) -> None:
@@ -235,7 +288,7 @@ def synchronize(group: Group | None = None) -> None:
     >>> import nuvec as nv
     >>> nv.distributed.synchronize()
     """
-    queue = (default_group() if group is None else group).queue
+    queue = group_or_default("synchronize", group).queue
     if queue is not None:  # the elements of a mapped axis send nothing
         flush(queue)
 

@@ -22,7 +22,7 @@ from typing import IO
 
 from nuvec.distributed._arguments import Options, parse
 from nuvec.distributed._output import RankStream, Screen
-from nuvec.distributed._processes import RankProcess, rank_environment
+from nuvec.distributed._processes import Cleaner, RankProcess, rank_environment
 
 __all__ = ["main"]
 
@@ -48,8 +48,8 @@ class _Launch:
         self.streams: dict[int, tuple[RankStream, RankStream]] = {}
         self.selector = selectors.PollSelector()
         self.screens = (
-            Screen(sys.stdout.buffer, options.prefix),
-            Screen(sys.stderr.buffer, options.prefix),
+            Screen(1, options.prefix),
+            Screen(2, options.prefix),
         )
         self.input_fd: int | None = None
         self.input: dict[int, bytes] = {}
@@ -66,8 +66,12 @@ class _Launch:
         """Run the job to its end; the exit code."""
         directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700
         lifeline, held = os.pipe()
+        cleaner = Cleaner(directory, lifeline)
         try:
-            self._start(directory, lifeline)
+            try:
+                self._start(directory, lifeline)
+            except OSError as error:
+                return self._cannot_start(error)
             while not self._all_exited():
                 self._step()
             self._read_all(time.monotonic() + 0.2)
@@ -82,6 +86,7 @@ class _Launch:
             self.selector.close()
             os.close(lifeline)
             os.close(held)
+            cleaner.wait()
             shutil.rmtree(directory, ignore_errors=True)
 
     def _all_exited(self) -> bool:
@@ -113,6 +118,16 @@ class _Launch:
             os.set_blocking(rank.process.stdin.fileno(), False)
             self.input[number] = b""
         self._watch_input()
+
+    def _cannot_start(self, error: OSError) -> int:
+        """Say what could not be run; the exit code a shell would give."""
+        directory, program = self.options.directory, self.options.command[0]
+        if directory is not None and error.filename == directory:
+            what = f"--cwd {directory}"
+        else:
+            what = f"{program} for rank {len(self.ranks)}"
+        self._say(f"cannot start {what}: {error.strerror or error}", always=True)
+        return 127 if isinstance(error, FileNotFoundError) else 126
 
     def _watch_input(self) -> None:
         try:
@@ -245,21 +260,20 @@ class _Launch:
         if not settled and now - self.first_failure < patience:
             return
         self.culprit = culprit
-        code = self.culprit.exit_code
-        assert code is not None
         for stream in self.streams[self.culprit.rank]:
             stream.finish()
-        how = f"was killed by {_signal_name(code - 128)}" if code > 128 else f"exited with {code}"
+        how = f"exited with {culprit.exit_code}"
+        if culprit.killed_by is not None:
+            how = f"was killed by {_signal_name(culprit.killed_by)}"
         self._say(f"rank {self.culprit.rank} {how}; ending the job", always=True)
         self._end_all(now)
 
     def _innocence(self, rank: RankProcess) -> int:
         """Sorts the rank that failed by itself before those that only lost it."""
-        assert rank.exit_code is not None
         lines = self.streams[rank.rank][1].tail.rstrip().splitlines()
         # Notes may follow the line that names the error; an error of a peer is named at its start.
         lost_peer = any(b"PeerError: " in line.partition(b" ")[0] + b" " for line in lines[-5:])
-        return 0 if rank.exit_code > 128 else 2 if lost_peer else 1
+        return 0 if rank.killed_by is not None else 2 if lost_peer else 1
 
     def _end_all(self, now: float) -> None:
         if self.ending_since is None:
@@ -310,8 +324,19 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def _fill_standard_streams() -> None:
+    """A stream that was closed (``>&-``) is the null device: else a pipe would take its number."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is fd
+            assert null == fd
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the launcher; returns its exit code."""
+    _fill_standard_streams()
     launch = _Launch(parse(sys.argv[1:] if arguments is None else arguments))
     woken, wake = socket.socketpair()
     woken.setblocking(False)
@@ -323,7 +348,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # The wake-up socket makes the launcher look at once when a rank ends or a signal comes.
     old_wake = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
     old = {number: signal.signal(number, catch) for number in numbers}
     launch.selector.register(woken, selectors.EVENT_READ, "wake")
     try:

@@ -2,7 +2,11 @@
 
 Each way of saying it (nuvec's own variables, another launcher's) is one row of `SOURCES`: the
 variables whose presence selects it, and the function that reads them. The first row that is
-selected is used; a row that is selected but incomplete is an error, never a group of one.
+selected is used; a row that is selected but incomplete is an error, never a group of one. So are
+the variables of a launcher that nuvec cannot read yet (`FOREIGN`).
+
+A rank that has joined takes the job's variables out of its environment (`withdraw`): the processes
+it starts would otherwise take themselves for that rank.
 """
 
 from __future__ import annotations
@@ -11,14 +15,17 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 from nuvec.core.errors import ConfigurationError
 from nuvec.distributed.transports._checked import DEFAULT_TIMEOUT
 from nuvec.distributed.transports.job import Address, Job
 
-__all__ = ["SOURCES", "Source", "find_job", "parse_hosts", "read_secret"]
+__all__ = ["FOREIGN", "SOURCES", "Source", "find_job", "parse_hosts", "read_secret", "withdraw"]
+
+PARENT = "NUVEC_PARENT_RANK"
+"""Set by a rank that has joined, for the processes it starts: which rank they come from."""
 
 Environment = Mapping[str, str]
 
@@ -41,7 +48,11 @@ class Source(NamedTuple):
 def find_job(
     environment: Environment | None = None, timeout: float = DEFAULT_TIMEOUT
 ) -> Job | None:
-    """The job this process belongs to, or None if no source's variables are set."""
+    """The job this process belongs to, or None if no source's variables are set.
+
+    Raises `ConfigurationError` for variables that contradict each other, and for those of a
+    launcher of several processes that nuvec cannot read.
+    """
     environment = os.environ if environment is None else environment
     for source in SOURCES:
         if any(environment.get(variable) for variable in source.variables):
@@ -53,12 +64,29 @@ def find_job(
                 name=environment.get("NUVEC_JOB") or "nuvec",
                 timeout=timeout,
             )
+    if not environment.get(PARENT):
+        _refuse_foreign(environment)
     return None
 
 
-def looked_for() -> str:
+def looked_for(environment: Environment | None = None) -> str:
     """What `find_job` looks for, for the message of whoever found nothing."""
-    return "; ".join(f"{' or '.join(row.variables)} ({row.name})" for row in SOURCES)
+    environment = os.environ if environment is None else environment
+    rows = "; ".join(f"{' or '.join(row.variables)} ({row.name})" for row in SOURCES)
+    parent = environment.get(PARENT)
+    if parent:
+        rows += (
+            f". It was started by {parent}, which has joined: a child of a rank is not a rank, "
+            "unless it is given variables of its own"
+        )
+    return rows
+
+
+def withdraw(environment: MutableMapping[str, str], rank: int, size: int) -> None:
+    """Take what said that this process is a rank out of its environment, the secret included."""
+    for name in (*_OWN, *(variable for row in SOURCES for variable in row.variables)):
+        environment.pop(name, None)
+    environment[PARENT] = f"rank {rank} of {size} (pid {os.getpid()})"
 
 
 def read_secret(environment: Environment) -> bytes:
@@ -85,6 +113,12 @@ def read_secret(environment: Environment) -> bytes:
 
 
 # nuvec's own variables.
+
+_OWN = (
+    *("NUVEC_SOCKET_DIR", "NUVEC_SECRET", "NUVEC_SECRET_FILE", "NUVEC_JOB", "NUVEC_LIFELINE_FD"),
+    PARENT,
+)
+"""What else describes a job, besides the variables that select a row."""
 
 
 def _read_nuvec(environment: Environment) -> Place:
@@ -125,9 +159,13 @@ def _read_nuvec(environment: Environment) -> Place:
             f"NUVEC_WORLD_SIZE={size} but nothing says where the ranks are: set NUVEC_HOSTFILE, or "
             "for one host NUVEC_SOCKET_DIR to a private directory (`nuvec.launch` does it)"
         )
+    return _place("NUVEC_RANK", rank, addresses)
+
+
+def _place(variable: str, rank: int, addresses: tuple[Address, ...]) -> Place:
     if not 0 <= rank < len(addresses):
         raise ConfigurationError(
-            f"NUVEC_RANK={rank} is out of range: the ranks of a job of size {len(addresses)} are 0 "
+            f"{variable}={rank} is out of range: the ranks of a job of size {len(addresses)} are 0 "
             f"to {len(addresses) - 1}"
         )
     return Place(rank, addresses)
@@ -144,9 +182,55 @@ def _check_private(directory: str) -> None:
         )
 
 
+# MLX's variables.
+
+
+def _read_mlx(environment: Environment) -> Place:
+    for name, what in (("MLX_RANK", "which rank it is"), ("MLX_HOSTFILE", "where the ranks are")):
+        if not environment.get(name):
+            raise ConfigurationError(
+                f"{_shown(environment, ('MLX_RANK', 'MLX_HOSTFILE'))} is set but {name} is not, "
+                f"so this process does not know {what}; mlx.launch --backend ring sets both"
+            )
+    hostfile = environment["MLX_HOSTFILE"]
+    rank = _integer("MLX_RANK", environment["MLX_RANK"])
+    return _place("MLX_RANK", rank, parse_hosts(_read_file(hostfile), hostfile))
+
+
 SOURCES: tuple[Source, ...] = (
     Source("nuvec's own", ("NUVEC_RANK", "NUVEC_HOSTFILE", "NUVEC_WORLD_SIZE"), _read_nuvec),
+    Source("MLX's", ("MLX_RANK", "MLX_HOSTFILE"), _read_mlx),
 )
+
+
+# Launchers that nuvec cannot read yet: (name, the variable of the rank, that of their number).
+
+FOREIGN: tuple[tuple[str, str, str], ...] = (
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("MPI", "PMI_RANK", "PMI_SIZE"),
+    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+def _refuse_foreign(environment: Environment) -> None:
+    """Raise where this process is one of several: alone, each would compute something else."""
+    for name, rank, size in FOREIGN:
+        if environment.get(rank) and environment.get(size):
+            ranks = _integer(size, environment[size])
+            if ranks > 1:
+                raise ConfigurationError(
+                    f"{_shown(environment, (rank, size))}: {name} has started this process as one "
+                    f"of {ranks}, and nuvec cannot join ranks from these variables yet. Start the "
+                    f"ranks with `nuvec.launch -n {ranks} script.py`, or give each process "
+                    "NUVEC_RANK and NUVEC_HOSTFILE; if it is meant to be alone, "
+                    "NUVEC_RANK=0 NUVEC_WORLD_SIZE=1"
+                )
+
+
+def _shown(environment: Environment, names: tuple[str, ...]) -> str:
+    return " ".join(f"{name}={environment[name]}" for name in names if environment.get(name))
 
 
 # Host files.

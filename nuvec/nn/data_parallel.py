@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import DtypeError, ShapeError
+from nuvec.core.errors import DtypeError
+from nuvec.core.ops.build import integer
 from nuvec.core.ops.selection import where
 from nuvec.distributed.collectives.all_reduce import all_sum, broadcast
-from nuvec.distributed.group import Group, default_group
+from nuvec.distributed.group import Group
+from nuvec.nn.arguments import as_group, like, number
 from nuvec.nn.module import Module
 
 __all__ = ["average_gradients", "broadcast_parameters"]
@@ -29,12 +33,19 @@ def average_gradients(
     all_reduce_size -- gradients of one dtype are summed together, in messages of up to this many
                        bytes; 0 sends each by itself
     weight -- this rank's share, a number or a scalar Array, such as the number of its examples:
-              the result is sum(weight * gradient) / sum(weight). A rank of weight 0 has no part
-              in it, not even by an infinity or NaN; when all have, the result is 0
+              the result is sum(weight * gradient) / sum(weight). No weight is negative. A rank of
+              weight 0 has no part in it, not even by an infinity or NaN; when all have, the
+              result is 0
 
     The last gradients of the tree go first, as the backward pass has them ready first. None stays
-    None. Raises DtypeError for a leaf that is no floating array. A group of one returns the tree.
-    Every rank calls it with the same structure, shapes and dtypes.
+    None. float16 and bfloat16 are summed, and sent, in float32 and rounded once. A mean that its
+    dtype holds does not overflow: what is summed has been scaled down, by a power of 2 unless
+    there are weights, which keeps all bits of numbers above the smallest normal one times the
+    number of ranks.
+
+    Raises DtypeError for a leaf that is no floating array, and ValueError for a weight that is a
+    negative number or NaN. Every rank calls it with the same structure, shapes and dtypes. A
+    group of one returns the gradients as they are, unless their weight is 0.
 
     >>> import nuvec as nv
     >>> import nuvec.nn as nn
@@ -44,38 +55,47 @@ def average_gradients(
     >>> nv.distributed.run_local(step, 2)
     [array([0.5, 0.5], dtype=float32), array([0.5, 0.5], dtype=float32)]
     """
-    group = default_group() if group is None else group
+    group = as_group(group, "average_gradients")
+    if integer(all_reduce_size, "average_gradients: all_reduce_size") < 0:
+        raise ValueError(f"average_gradients: all_reduce_size counts bytes, got {all_reduce_size}.")
     paths, structure = tree.flatten_with_path(gradients)
-    leaves = [operand(leaf, f"gradients{tree.keystr(path)}") for path, leaf in paths]
-    for (path, _), leaf in zip(paths, leaves, strict=True):
+    given = [operand(leaf, f"gradients{tree.keystr(path)}") for path, leaf in paths]
+    for (path, _), leaf in zip(paths, given, strict=True):
         if not dtypes.is_inexact(leaf.dtype):
             raise DtypeError(
                 f"average_gradients: gradients{tree.keystr(path)} is {leaf.aval}, which has no "
                 "mean in its dtype. Leave it out (None), or convert it."
             )
     share = None if weight is None else _share(weight)
-    if group.size() == 1:
+    ranks = group.size()
+    if ranks == 1 and (share is None or (not isinstance(share, Array) and share > 0)):
         return gradients
-    if share is not None:
-        # The weights are divided by their sum first: counts times 16-bit gradients overflow.
+    leaves = [leaf.astype(dtypes.accumulation(leaf.dtype)) for leaf in given]
+    # Dividing by a power of 2 is exact, so the sums get the bits they would have without it.
+    scale = 1 << (ranks - 1).bit_length()
+    if share is None:
+        leaves = [leaf * (1 / scale) for leaf in leaves]
+    else:
+        # The weights are divided by their sum first: counts times gradients may overflow.
+        share = operand(share).astype(dtypes.float64)
         fraction = share / all_sum(share, group)
-        leaves = [where(share == 0, 0, leaf * fraction.astype(leaf.dtype)) for leaf in leaves]
+        leaves = [where(share == 0, 0, leaf * like(fraction, leaf)) for leaf in leaves]
     averaged: list[Array | None] = [None] * len(leaves)
     for bucket in _buckets(leaves, all_reduce_size):
-        sums = all_sum([leaves[i] for i in bucket], group)
-        for i, summed in zip(bucket, sums, strict=True):
-            averaged[i] = summed / group.size() if share is None else summed
+        for i, mean in zip(bucket, all_sum([leaves[i] for i in bucket], group), strict=True):
+            if share is None and ranks != scale:
+                mean = mean / (ranks / scale)
+            averaged[i] = mean.astype(given[i].dtype)
     return structure.unflatten(averaged)
 
 
-def _share(weight: Any) -> Array:
-    share = operand(weight, "weight")
-    if share.shape:
-        raise ShapeError(f"average_gradients: weight is one number per rank, got {share.aval}.")
-    if dtypes.is_complex(share.dtype):
-        raise DtypeError(f"average_gradients: weight must be real, got {share.aval}.")
-    # A Python number would take the width of whatever it meets; counts need all their digits.
-    return share.astype(dtypes.float64)
+def _share(weight: Any) -> Any:
+    """A weight as a number or a scalar Array; whether an Array is negative is not known here."""
+    if isinstance(weight, bool | np.bool_):
+        return int(weight)
+    if isinstance(weight, Array) and dtypes.is_bool(weight.dtype) and not weight.shape:
+        return weight.astype(dtypes.int32)
+    return number(weight, "average_gradients: weight, one number per rank,", 0)
 
 
 def _buckets(leaves: list[Array], all_reduce_size: int) -> Iterator[list[int]]:
@@ -113,7 +133,7 @@ def broadcast_parameters(parameters: Any, root: int = 0, group: Group | None = N
     >>> nv.distributed.run_local(start, 2)
     [array([1., 1.], dtype=float32), array([1., 1.], dtype=float32)]
     """
-    group = default_group() if group is None else group
+    group = as_group(group, "broadcast_parameters")
     if not 0 <= root < group.size():
         raise ValueError(f"broadcast_parameters: root {root} is not in a group of {group.size()}.")
     if isinstance(parameters, Module):

@@ -13,12 +13,17 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
+import numpy as np
+
 from nuvec import random
 from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.errors import ShapeError
-from nuvec.core.functions.creation import full
+from nuvec.core.functions.filled import full
 from nuvec.core.functions.ranges import eye
+from nuvec.core.ops.build import sizes_of
+from nuvec.nn import arguments
+from nuvec.nn.arguments import as_number
 
 __all__ = [
     "Initializer",
@@ -58,15 +63,18 @@ def ones(dtype: Any = dtypes.float32) -> Initializer:
 
 def normal(mean: float = 0.0, std: float = 1.0, dtype: Any = dtypes.float32) -> Initializer:
     """Draws from the normal distribution N(mean, std^2)."""
+    mean, std = as_number(mean, "init.normal: mean"), as_number(std, "init.normal: std")
 
     def initialize(like: Any, key: Array | None = None) -> Array:
-        return random.normal(key, _shape(like), dtype) * std + mean
+        draw = random.normal(key, _shape(like), dtype)
+        return draw * arguments.like(std, draw) + arguments.like(mean, draw)
 
     return initialize
 
 
 def uniform(low: float = 0.0, high: float = 1.0, dtype: Any = dtypes.float32) -> Initializer:
     """Draws from the uniform distribution on [low, high)."""
+    low, high = as_number(low, "init.uniform: low"), as_number(high, "init.uniform: high")
 
     def initialize(like: Any, key: Array | None = None) -> Array:
         return random.uniform(key, _shape(like), dtype, minval=low, maxval=high)
@@ -139,9 +147,10 @@ def he_uniform(
 
 
 def _shape(like: Any) -> tuple[int, ...]:
-    if hasattr(like, "shape"):
+    # A NumPy integer is a size, though it has a shape of its own.
+    if hasattr(like, "shape") and not isinstance(like, np.generic):
         return tuple(like.shape)
-    return (like,) if isinstance(like, int) else tuple(like)
+    return sizes_of(like, "an initializer")
 
 
 def _fans(like: Any) -> tuple[int, int]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array
-from nuvec.nn.structure import Structured
+from nuvec.core.errors import TreeError
+from nuvec.nn.structure import Structured, contains
 from nuvec.nn.writing import is_kept, write
 
 __all__ = ["Module"]
@@ -31,11 +32,17 @@ class Module(Structured):
     training flag, what is frozen) is structure, so `nv.value_and_grad(loss)(model, x)`,
     `nv.tree.map(f, model)` and `nv.compile` take a model whole, and a compiled function retraces
     when such an attribute changes. A transform works on a copy that it puts together without
-    calling `__init__`. Arrays found in two places are two leaves. Pass a model to a compiled
-    function as an argument: one that it closes over keeps the arrays it had when it was traced.
+    calling `__init__`. Pass a model to a compiled function as an argument: one that it closes
+    over keeps the arrays it had when it was traced.
+
+    Arrays found in two places are two leaves: `nv.grad` of a model with tied weights gives each
+    place its own part of the gradient, and after `apply_updates` they are two arrays with other
+    values. To keep weights tied, hold them in one attribute and use it in both places, as in
+    `self.embedding @ x` and `y @ self.embedding.T`.
 
     Attributes that start with an underscore are no parameters and no children, and NumPy arrays
-    are constants: make a parameter of one with `nv.array`.
+    are constants: make a parameter of one with `nv.array`. A module cannot contain itself; a
+    reference to a module above goes into an underscore attribute.
 
     >>> import nuvec as nv
     >>> import nuvec.nn as nn
@@ -80,6 +87,19 @@ class Module(Structured):
     def __contains__(self, name: object) -> bool:
         return name in vars(self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if (
+            isinstance(value, (Structured, *_CONTAINERS))
+            and not name.startswith("_")
+            and contains(value, self)
+        ):
+            raise TreeError(
+                f"{type(self).__name__}.{name}: a module cannot contain itself, and the "
+                f"{type(value).__name__} assigned is, or contains, the module. Name the attribute "
+                f"_{name}: one with an underscore is no child."
+            )
+        object.__setattr__(self, name, value)
+
     __iter__ = None  # without it, `for x in module` would try module[0]
 
     # --- Selecting
@@ -112,6 +132,7 @@ class Module(Structured):
         a list that are not kept leave `{}` in their place.
         """
         is_leaf = is_leaf_fn or _is_leaf
+        above: tuple[Module, ...] = ()
 
         def visit(module: Module, key: str, value: Any) -> Any:
             if is_leaf(module, key, value):
@@ -135,12 +156,16 @@ class Module(Structured):
             raise TypeError(f"{key} of {type(module).__name__} is neither a leaf nor a container.")
 
         def fields(module: Module) -> dict[str, Any]:
-            return {
+            nonlocal above
+            outside, above = above, _below(above, module)
+            found = {
                 name: visit(module, name, value)
                 for name, value in vars(module).items()
                 if filter_fn(module, name, value)
                 and (not isinstance(value, _CONTAINERS) or _holds(value))
             }
+            above = outside
+            return found
 
         return fields(self)
 
@@ -190,9 +215,10 @@ class Module(Structured):
         """
         found: list[tuple[str, Module]] = []
 
-        def visit(name: str, value: Any) -> None:
+        def visit(name: str, value: Any, above: tuple[Module, ...]) -> None:
             if isinstance(value, Module):
                 found.append((name, value))
+                above = _below(above, value)
                 items: Iterator[tuple[Any, Any]] = iter(value.children().items())
             elif isinstance(value, dict):
                 items = iter(value.items())
@@ -201,9 +227,9 @@ class Module(Structured):
             else:
                 return
             for key, item in items:
-                visit(f"{name}.{key}" if name else str(key), item)
+                visit(f"{name}.{key}" if name else str(key), item, above)
 
-        visit("", self)
+        visit("", self, ())
         return found
 
     def modules(self) -> list[Module]:
@@ -329,17 +355,25 @@ class Module(Structured):
         return ""
 
     def __repr__(self) -> str:
+        total, trainable = _count(self.parameters()), _count(self.trainable_parameters())
         lines = [f"{type(self).__name__}({self._extra_repr()}"]
         for name, child in _named_children(self):
             lines += [f"  {line}" for line in f"({name}): {child!r}".split("\n")]
         closed = "\n".join(lines) + (")" if len(lines) == 1 else "\n)")
-        total, trainable = _count(self.parameters()), _count(self.trainable_parameters())
         if not total:
             return closed
         note = f"{total:,} parameter{'s' * (total != 1)}"
         if trainable != total:
             note += f", {trainable:,} trainable" if trainable else ", frozen"
         return f"{closed}  # {note}"
+
+
+def _below(above: tuple[Module, ...], module: Module) -> tuple[Module, ...]:
+    """The modules above what is in `module`; TreeError where it is in itself, as a list that was
+    changed after its assignment can bring about."""
+    if any(module is other for other in above):
+        raise TreeError(f"{type(module).__name__}: a module cannot contain itself.")
+    return (*above, module)
 
 
 def _is_module(value: Any) -> bool:
@@ -371,7 +405,9 @@ def _named_children(module: Module) -> list[tuple[str, Module]]:
 
 
 def _count(parameters: Any) -> int:
-    return sum(leaf.size for leaf in tree.leaves(parameters) if isinstance(leaf, Array))
+    """How many numbers there are; an array found in two places counts once."""
+    arrays = {id(leaf): leaf for leaf in tree.leaves(parameters) if isinstance(leaf, Array)}
+    return sum(leaf.size for leaf in arrays.values())
 
 
 def _parameter_names(module: Module) -> list[str]:

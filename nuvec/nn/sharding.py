@@ -10,6 +10,10 @@ Hessian-vector products are those of the dense layers, on every rank, because
 - the partial sums of a divided contraction go through `sum_partials`: the sum over the ranks,
   whose transpose is the identity, since every rank has the whole dL/dy already.
 
+A model with such layers pickles on each rank with that rank's slices, over the default group
+(another group's connections cannot be saved), and is read by the same rank of as many. To be free
+of that, save `model.parameters()`, a file for each rank, and `update` a model that was made anew.
+
 (Megatron-LM's f and g, https://arxiv.org/abs/1909.08053; MLX's layers of the same names.)
 """
 
@@ -17,13 +21,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from nuvec.core.array import Array
 from nuvec.core.ops.structure import concatenate
 from nuvec.distributed.collectives.replicated import sum_gradients, sum_partials
-from nuvec.distributed.group import Group, default_group
+from nuvec.distributed.group import Group
+from nuvec.nn.arguments import as_group, number
 from nuvec.nn.layers.linear import Linear, affine, project
 from nuvec.nn.module import Module
 
@@ -46,9 +54,23 @@ class _ShardedLinear(Module):
         """The group whose ranks hold different slices."""
         return self.group
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_place": (self.group.rank(), self.group.size())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        rank, ranks = state.pop("_place")
+        vars(self).update(state)
+        if (rank, ranks) != (self.group.rank(), self.group.size()):
+            raise ValueError(
+                f"this {type(self).__name__} is the slice of rank {rank} of {ranks}, and is read "
+                f"by rank {self.group.rank()} of {self.group.size()}. Read it on the same rank of "
+                "as many, or put the slices together and shard them anew."
+            )
+
     def _take(self, layer: Any, segments: Segments, group: Group | None, axis: int) -> None:
         """Hold this rank's slice of a dense layer's weight, along `axis`."""
-        self.group = default_group() if group is None else group
+        self.group = as_group(group, type(self).__name__)
         self.weight = _slice(type(self).__name__, layer.weight, segments, self.group, axis)
 
     def _repr(self, input_dims: int, output_dims: int) -> str:
@@ -88,7 +110,8 @@ class AllToShardedLinear(_ShardedLinear):
     def from_linear(
         cls, layer: Module, *, segments: Segments = 1, group: Group | None = None
     ) -> AllToShardedLinear:
-        """This rank's part of a `Linear`, or of a layer with `weight` and `bias` like its.
+        """This rank's part of a `Linear`, or of a layer with `weight` and `bias` like its: frozen
+        where that is frozen, and in training mode or not as that is.
 
         segments -- for a layer that computes several outputs at once (3 for fused queries, keys
                     and values): how many, or the fractions of output_dims where one ends and
@@ -97,6 +120,7 @@ class AllToShardedLinear(_ShardedLinear):
         made = object.__new__(cls)
         Module.__init__(made)
         made._fill(_dense(cls.__name__, layer), segments, group)
+        made._training, made._no_grad = layer._training, layer._no_grad
         return made
 
     def _fill(self, layer: Any, segments: Segments, group: Group | None) -> None:
@@ -140,6 +164,7 @@ class ShardedToAllLinear(_ShardedLinear):
         made = object.__new__(cls)
         Module.__init__(made)
         made._fill(_dense(cls.__name__, layer), segments, group)
+        made._training, made._no_grad = layer._training, layer._no_grad
         return made
 
     def _fill(self, layer: Any, segments: Segments, group: Group | None) -> None:
@@ -212,22 +237,48 @@ def _slice(name: str, x: Array, segments: Segments, group: Group, axis: int) -> 
 
 def _cuts(name: str, size: int, segments: Segments, which: str) -> list[tuple[int, int]]:
     """The start and stop of each segment of an axis."""
-    if isinstance(segments, int):
-        if segments < 1 or size % segments:
-            raise ValueError(f"{name}: {segments} segments do not divide {which}_dims = {size}.")
-        step = size // segments
-        inner = [step * i for i in range(1, segments)]
+    count = _as_count(segments)
+    if count is not None:
+        if count < 1 or size % count:
+            raise ValueError(f"{name}: {count} segments do not divide {which}_dims = {size}.")
+        step = size // count
+        inner = [step * i for i in range(1, count)]
     else:
-        inner = [round(size * fraction) for fraction in segments]
-        for point, fraction in zip(inner, segments, strict=True):
+        inner = []
+        for fraction in _fractions(name, segments):
+            point = round(size * fraction)
             if not math.isclose(point, size * fraction, rel_tol=1e-9):
                 raise ValueError(
                     f"{name}: the segment boundary {fraction} of {which}_dims = {size} is not "
                     "a whole number."
                 )
+            inner.append(point)
     points = [0, *inner, size]
     if points != sorted(set(points)):
         raise ValueError(
             f"{name}: segment boundaries must increase between 0 and 1, got {segments}."
         )
     return list(itertools.pairwise(points))
+
+
+def _as_count(segments: Any) -> int | None:
+    """`segments` if it is how many there are: an integer, NumPy's too."""
+    if isinstance(segments, bool | np.bool_ | np.ndarray):
+        return None
+    try:
+        return operator.index(segments)
+    except TypeError:
+        return None
+
+
+def _fractions(name: str, segments: Any) -> list[float]:
+    try:
+        if isinstance(segments, str):
+            raise TypeError
+        return [float(number(fraction, "a fraction", 0, 1)) for fraction in segments]
+    except (TypeError, ValueError) as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(
+            f"{name}: segments is how many there are, or a sequence of fractions between 0 and 1 "
+            f"where one ends and the next begins, got {segments!r:.60}."
+        ) from None

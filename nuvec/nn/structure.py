@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nuvec.core import tree
 from nuvec.core.array import Array
 from nuvec.core.pytree import find_container
 
-__all__ = ["Structured"]
+__all__ = ["Structured", "contains"]
 
 # Attributes that a transform filled with something other than Arrays (shapes, masks, None): they
 # stay children for as long as they hold that very object.
@@ -49,6 +49,28 @@ def is_dynamic(value: Any) -> bool:
     # A dict is looked at as it is: its keys need not have an order when nothing in it is a leaf.
     children = value.values() if isinstance(value, dict) else container.flatten(value)[0]
     return any(is_dynamic(child) for child in children)
+
+
+def contains(value: Any, module: Structured) -> bool:
+    """Whether a module is `value`, or a child somewhere in it."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if item is module:
+            return True
+        if isinstance(item, list | tuple):
+            inside: Iterable[Any] = item
+        elif isinstance(item, dict):
+            inside = item.values()
+        elif isinstance(item, Structured):
+            inside = [v for name, v in vars(item).items() if not name.startswith("_")]
+        else:
+            continue
+        if id(item) not in seen:
+            seen.add(id(item))
+            stack.extend(inside)
+    return False
 
 
 class Static:

@@ -21,7 +21,7 @@ from nuvec.core.ir import IR, Aval
 from nuvec.core.lower import Plan, lower
 from nuvec.core.node import Node, constant, context, live
 from nuvec.core.recording import trace_ir
-from nuvec.core.traceback import filtered
+from nuvec.core.traceback import filtered, note_source
 from nuvec.transforms.call import call_p
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.ir_tools import label_leaves
@@ -139,7 +139,11 @@ class Compiled:
         if entry.plan is None:
             entry.plan = lower(entry.ir)
         values = [np.asarray(a._node.value) for a in operands]
-        results = entry.plan.run(*values)
+        try:
+            results = entry.plan.run(*values)
+        except Exception as error:
+            note_source(error)
+            raise
         return [Array(constant(v, a)) for v, a in zip(results, entry.ir.out_avals, strict=True)]
 
     def _entry(self, args: Any, kwargs: Any) -> tuple[_Entry, list[Array]]:
@@ -347,8 +351,8 @@ def compile(
 
     static_argnums, static_argnames -- arguments that are part of the signature (hashable)
     shapeless -- one program for every size of the leading axis (the batch): `f` is traced at the
-                 first two sizes and once more to confirm, and further sizes follow.  ShapeError where it does other things
-                 at other sizes
+                 first two sizes and once more to confirm, and further sizes follow.  ShapeError
+                 where it does other things at other sizes
 
     `lower(*args)` shows the program, `explain(*args)` says why a call would trace again.
 

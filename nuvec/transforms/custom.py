@@ -191,8 +191,8 @@ class Call:
         )
         if not isinstance(result, tuple | list) or len(result) != len(self.positions):
             raise TreeError(
-                f"{self.rule.kind} {self.name}: bwd must return a tuple with a cotangent for each of the "
-                f"{len(self.positions)} differentiable arguments; it returned "
+                f"{self.rule.kind} {self.name}: bwd must return a tuple with a cotangent for each of "
+                f"the {len(self.positions)} differentiable arguments; it returned "
                 + (f"{len(result)}" if isinstance(result, tuple | list) else type(result).__name__)
             )
         flat: list[Array | None] = []
@@ -215,8 +215,8 @@ class Call:
         moved = tree.leaves(result[1], is_leaf=lambda t: t is None)
         if len(moved) != len(outs):
             raise TreeError(
-                f"{self.rule.kind} {self.name}: the jvp rule's tangent is {tree.structure(result[1])}, "
-                f"and the output {self.out_structure}"
+                f"{self.rule.kind} {self.name}: the jvp rule's tangent is "
+                f"{tree.structure(result[1])}, and the output {self.out_structure}"
             )
         found = []
         for t, out in zip(moved, outs, strict=True):
@@ -225,8 +225,8 @@ class Call:
                 array = array.astype(out.dtype)
             if (array.shape, array.dtype) != (out.shape, out.dtype):
                 raise ShapeError(
-                    f"{self.rule.kind} {self.name}: the jvp rule's tangent is {array.aval}, and the "
-                    f"output {out.aval}"
+                    f"{self.rule.kind} {self.name}: the jvp rule's tangent is {array.aval}, and "
+                    f"the output {out.aval}"
                 )
             found.append(array)
         return [*outs, *found]

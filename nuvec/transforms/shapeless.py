@@ -19,8 +19,7 @@ from nuvec.core.errors import ShapeError
 from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, aval
 from nuvec.core.printer import format_ir
 
-
-# A size to confirm a program at: large and prime, so that sizes that are cut, capped or halved show.
+# A size to confirm a program at: large and prime, so that sizes cut, capped or halved show.
 PROBE = 4099
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nuvec.core.functions import creation, ranges
+from nuvec.core.functions import creation, filled, ranges
 from tests.cases.case import Case, integers, sample
 
 
@@ -17,12 +17,12 @@ CASES = [
          lambda x, y: np.stack([x, np.float32([0.5, 1.5]), y]), "array-of-a-list"),
     _row(lambda x: creation.array([[x, x], [1, x]]), (sample(),),
          lambda x: np.stack([[x, x], [np.float32(1), x]]), "array-of-nested-lists"),
-    _row(lambda x: creation.full((2, 3), x), (sample(3),), lambda x: np.broadcast_to(x, (2, 3)),
+    _row(lambda x: filled.full((2, 3), x), (sample(3),), lambda x: np.broadcast_to(x, (2, 3)),
          "full"),
     _row(creation.copy, (sample(2, 3).T,), lambda x: x, "copy"),
     _row(lambda x: creation.astype(x, np.float32), (integers(3),), lambda x: x.astype(np.float32),
          "astype", differentiable=False),
-    _row(creation.zeros_like, (sample(2),), np.zeros_like, "zeros_like", differentiable=False),
+    _row(filled.zeros_like, (sample(2),), np.zeros_like, "zeros_like", differentiable=False),
     _row(lambda a, b: ranges.linspace(a, b, 4), (sample(2), sample(3, 1, seed=1)),
          lambda a, b: np.linspace(a, b, 4, dtype=np.float32), "linspace"),
     _row(lambda a: ranges.linspace(a, 1.0, 3, endpoint=False, axis=-1), (sample(2),),

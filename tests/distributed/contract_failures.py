@@ -146,9 +146,54 @@ def a_message_outlives_its_sender(c: Communicator) -> None:
         assert "rank 0" in text and "has left" in text
 
 
+def a_circle_of_receives_is_a_mismatch(c: Communicator) -> None:
+    """Rank r waits for rank r + 1, and the last one for the first."""
+    if c.size == 1:
+        return
+    spec = ((4,), np.dtype(np.float32))
+    text = raises(MismatchError, lambda: c.recv([spec], (c.rank + 1) % c.size))
+    for rank in range(c.size):
+        assert f"rank {rank} is at recv #0 from rank {(rank + 1) % c.size} float32[4]" in text
+    assert text in raises(MismatchError, c.barrier)
+
+
+def a_circle_with_a_subgroup_is_a_mismatch(c: Communicator) -> None:
+    """Rank 0 waits for a message of rank 1, rank 1 for a collective with 2, and 2 for 0."""
+    part = c.split(int(c.rank in (1, 2)))
+    if c.size < 3:
+        return
+    if c.rank in (1, 2):
+        wait = part.barrier if c.rank == 1 else lambda: c.recv([((), np.dtype(bool))], 0)
+    else:
+        wait = (lambda: c.recv([((), np.dtype(bool))], 1)) if c.rank == 0 else c.barrier
+    text = raises(MismatchError, wait)
+    assert "rank 0 is at recv #0 from rank 1 bool[]" in text
+    assert "rank 1 is at barrier #0 on group" in text
+    assert "rank 2 is at recv #0 from rank 0 bool[]" in text
+
+
+def a_message_on_its_way_is_no_circle(c: Communicator) -> None:
+    """Each waits for the next; one message breaks the circle, however late it comes."""
+    if c.size == 1:
+        return
+    x = np.arange(3)
+    spec = (x.shape, x.dtype)
+    following, previous = (c.rank + 1) % c.size, (c.rank - 1) % c.size
+    for _ in range(20):
+        if c.rank == 0:
+            c.send([x], previous)
+            same_bits(c.recv([spec], following)[0], x)
+        else:
+            same_bits(c.recv([spec], following)[0], x)
+            c.send([x], previous)
+
+
 FAILURES: list[Case] = [
     other_pairs_in_a_permutation_are_a_mismatch,
     a_rank_that_does_not_permute_is_a_mismatch,
+    a_circle_of_receives_is_a_mismatch,
+    a_circle_with_a_subgroup_is_a_mismatch,
+    a_message_on_its_way_is_no_circle,
     groups_in_another_order_are_a_mismatch,
     a_wrong_receive_is_a_mismatch,
     abort_reaches_everyone,

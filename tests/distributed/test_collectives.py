@@ -50,7 +50,7 @@ def values_of(case: CollectiveCase, size: int, dtype: Any, rank: int) -> list[np
     generator = np.random.Generator(np.random.PCG64([rank, size]))
     found = []
     for shape in case.shapes(size):
-        x = generator.normal(size=shape) * 10
+        x: Any = generator.normal(size=shape) * 10
         if dtypes.is_complex(dtype):
             x = x + 1j * generator.normal(size=shape)
         elif np.dtype(dtype).kind in "iub":
@@ -157,7 +157,7 @@ def test_integers_in_a_tree_have_no_derivative(name: str) -> None:
 def test_ties_share_the_cotangent_across_ranks(name: str) -> None:
     operation = getattr(nd, name)
     sign = 1 if name == "all_max" else -1
-    table = sign * np.float64([[1, 5, 7], [3, 5, 7], [2, 4, 7]])
+    table = sign * np.array([[1, 5, 7], [3, 5, 7], [2, 4, 7]], np.float64)
 
     def program(group: Group) -> Any:
         x = nv.array(table[group.rank()])
@@ -169,9 +169,9 @@ def test_ties_share_the_cotangent_across_ranks(name: str) -> None:
     # Each of the 3 ranks has cotangent (1, 10, 100): the winners share three times that.
     expected = [[0, 15, 100], [3, 15, 100], [0, 0, 100]]
     for (out, gradient, moved), row in zip(results, expected, strict=True):
-        np.testing.assert_array_equal(out, sign * np.float64([3, 5, 7]))
+        np.testing.assert_array_equal(out, sign * np.array([3, 5, 7], np.float64))
         np.testing.assert_array_equal(gradient, row)
-        np.testing.assert_array_equal(moved, sign * np.float64([3, 5, 7]))
+        np.testing.assert_array_equal(moved, sign * np.array([3, 5, 7], np.float64))
 
 
 def test_nan_wins_an_extreme() -> None:

@@ -351,10 +351,8 @@ def test_colour_and_progress_on_a_terminal(script: Callable[[str], str]) -> None
 
 
 def screen_of(path: Path, prefixed: bool = True) -> tuple[Screen, Callable[[], str]]:
-    with open(path, "wb", buffering=0) as file:
-        screen = Screen(file, prefixed)
-        screen.fd = os.dup(screen.fd)
-    return screen, path.read_text
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    return Screen(fd, prefixed), path.read_text
 
 
 def test_unfinished_lines_of_two_ranks_do_not_mix(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,8 +36,15 @@ def test_a_slow_rank_is_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "WARN_AFTER", 0.05)
-    communicators = local.local_world(2, timeout=5)
-    late = threading.Timer(0.3, communicators[1].barrier)
+    communicators: list[Any] = local.local_world(2, timeout=5)
+
+    def come_late() -> None:
+        while 0 not in communicators[0]._world.waiting:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        communicators[1].barrier()
+
+    late = threading.Thread(target=come_late)
     late.start()
     with caplog.at_level(logging.WARNING):
         communicators[0].barrier()

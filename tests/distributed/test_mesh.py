@@ -17,7 +17,7 @@ import pytest
 
 from nuvec.core.errors import ConfigurationError, DistributedError, PeerError
 from nuvec.distributed.communicator import Communicator
-from nuvec.distributed.transports import connect
+from nuvec.distributed.transports import _accept, connect
 from nuvec.distributed.transports.job import Job, listen
 from nuvec.distributed.transports.mesh import MeshCommunicator, mesh_communicator
 from nuvec.distributed.transports.wire import Identity, Kind, connect_side, pack_head
@@ -154,15 +154,17 @@ def test_two_processes_of_one_rank() -> None:
         rank.close()
 
 
-def test_another_world_size_is_refused() -> None:
-    jobs = mesh_jobs(3, "tcp", timeout=1)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_another_world_size_is_refused(family: str) -> None:
+    """At once, and on both sides."""
+    jobs = mesh_jobs(3, family)
     wrong = replace(jobs[1], addresses=jobs[1].addresses[:2])
     ranks = [Joining(jobs[0]), Joining(wrong)]
-    with pytest.raises(ConfigurationError, match="world size"):
-        ranks[1].result()
-    with pytest.raises(PeerError, match="waited 1 s"):
-        ranks[0].result()
-    jobs[2].listeners[0].close()
+    for rank in ranks:
+        with pytest.raises(ConfigurationError, match=r"rank 1 .* world size 2, rank 0 with 3"):
+            rank.result()
+    for listener in jobs[2].listeners:
+        listener.close()
 
 
 def _garbage(sock: socket.socket) -> None:
@@ -185,7 +187,7 @@ def test_strangers_are_dropped_and_the_job_goes_on(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connect, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(_accept, "HANDSHAKE_SECONDS", 0.2)
     jobs = mesh_jobs(2, family)
     first = Joining(jobs[0])
     where: Any = jobs[0].addresses[0].unix or jobs[0].addresses[0].tcp
@@ -207,22 +209,41 @@ def test_strangers_are_dropped_and_the_job_goes_on(
         rank.close()
 
 
-def test_a_wrong_secret_is_dropped_and_the_job_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("field", ["secret", "name"])
+def test_a_wrong_secret_is_dropped_and_the_job_goes_on(
+    field: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank that has it gives up soon and says why; the others say so once."""
+    monkeypatch.setattr(connect, "GIVE_UP_SECONDS", 0.5)
     jobs = mesh_jobs(2, "tcp")
     first = Joining(jobs[0])
-    wrong = Joining(replace(jobs[1], secret=b"wrong", timeout=1, listeners=()))
-    with pytest.raises(PeerError, match="secret"):
-        wrong.result()
+    wrong = {"secret": b"wrong"} if field == "secret" else {"name": "another"}
+    with pytest.raises(ConfigurationError, match=r"same NUVEC_SECRET .* and NUVEC_JOB"):
+        Joining(replace(jobs[1], listeners=(), **wrong)).result()  # type: ignore[arg-type]
     second = Joining(replace(jobs[1], listeners=()))
     ranks = [first.result(), second.result()]
-    assert "does not know this job's secret" in caplog.text
+    assert caplog.text.count("it claims to be rank 1 but hung up: it has another NUVEC_SECRET") == 1
+    assert caplog.text.count("rank 1 dropped its connection") == 1
     for rank in ranks:
         rank.close()
 
 
-def test_somebody_else_at_the_address_of_a_rank(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rank_with_a_wrong_secret_is_named_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "GIVE_UP_SECONDS", 0.1)
+    jobs = mesh_jobs(2, "unix", timeout=1)
+    ranks = [Joining(jobs[0]), Joining(replace(jobs[1], secret=b"wrong"))]
+    with pytest.raises(ConfigurationError, match="cannot join rank 0"):
+        ranks[1].result()
+    with pytest.raises(PeerError, match=r"waited 1 s.*claims to be rank 1 .*NUVEC_SECRET"):
+        ranks[0].result()
+
+
+def test_somebody_else_at_the_address_of_a_rank(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stale host file: another program answers where rank 0 should be."""
-    jobs = mesh_jobs(2, "tcp", timeout=1)
+    monkeypatch.setattr(connect, "GIVE_UP_SECONDS", 0.3)
+    jobs = mesh_jobs(2, "tcp")
     sock = jobs[0].listeners[0]
 
     def answer() -> None:
@@ -236,9 +257,10 @@ def test_somebody_else_at_the_address_of_a_rank(caplog: pytest.LogCaptureFixture
 
     program = threading.Thread(target=answer)
     program.start()
-    with pytest.raises(PeerError, match=r"could not connect to rank 0 at 127\.0\.0\.1"):
+    message = r"cannot join rank 0 at 127\.0\.0\.1.*host file is stale"
+    with pytest.raises(ConfigurationError, match=message):
         mesh_communicator(jobs[1])
-    assert "dropped its connection" in caplog.text
+    assert caplog.text.count("dropped its connection") == 1
     sock.shutdown(socket.SHUT_RDWR)
     sock.close()
     program.join()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from nuvec.core.errors import ConfigurationError
-from nuvec.distributed.rendezvous import find_job, parse_hosts, read_secret
+from nuvec.distributed.rendezvous import FOREIGN, find_job, parse_hosts, read_secret, withdraw
 from nuvec.distributed.transports.job import Address, Job, listen
 from nuvec.distributed.transports.mesh import mesh_communicator
 
@@ -58,6 +60,58 @@ def test_the_forms_of_host_files(data: object, tmp_path: Path) -> None:
     job = find_job({"NUVEC_RANK": "0", "NUVEC_HOSTFILE": hostfile(tmp_path, data)})
     assert job is not None
     assert [a.tcp for a in job.addresses] == [("127.0.0.1", 5000), ("127.0.0.1", 5001)]
+
+
+def test_the_variables_of_mlx(tmp_path: Path) -> None:
+    path = hostfile(tmp_path, [["127.0.0.1:5000", "127.0.0.1:6000"], ["127.0.0.1:5001"]])
+    job = find_job({"MLX_RANK": "1", "MLX_HOSTFILE": path})
+    assert job is not None and job.rank == 1
+    assert [a.tcp for a in job.addresses] == [("127.0.0.1", 5000), ("127.0.0.1", 5001)]
+    own = find_job({"NUVEC_RANK": "0", "NUVEC_WORLD_SIZE": "1", "MLX_RANK": "1"})
+    assert own is not None and own.rank == 0
+    for wrong, message in (
+        ({"MLX_RANK": "1"}, "MLX_RANK=1 is set but MLX_HOSTFILE is not"),
+        ({"MLX_HOSTFILE": path}, "MLX_RANK is not"),
+        ({"MLX_RANK": "2", "MLX_HOSTFILE": path}, "MLX_RANK=2 is out of range"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            find_job(wrong)
+
+
+@pytest.mark.parametrize(("name", "rank", "size"), FOREIGN)
+def test_other_launchers_are_never_a_group_of_one(name: str, rank: str, size: str) -> None:
+    variables = {rank: "0", size: "4"}
+    with pytest.raises(ConfigurationError, match=f"{rank}=0 {size}=4: {name} .*nuvec.launch -n 4"):
+        find_job(variables)
+    with pytest.raises(ConfigurationError, match=f"{size}='x' is not a whole number"):
+        find_job({rank: "0", size: "x"})
+    assert find_job({rank: "0", size: "1"}) is None
+    assert find_job({rank: "0"}) is None
+    own = find_job({**variables, "NUVEC_RANK": "0", "NUVEC_WORLD_SIZE": "1"})
+    assert own is not None and len(own.addresses) == 1
+    # The child of a rank is alone, also where a scheduler has started all of it.
+    withdraw(variables, 0, 4)
+    assert find_job(variables) is None
+
+
+def test_init_says_so_too() -> None:
+    source = (
+        "import nuvec as nv\n"
+        "for join in (nv.distributed.init, nv.distributed.default_group):\n"
+        "    try:\n"
+        "        print(join())\n"
+        "    except nv.ConfigurationError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        env=dict(os.environ, RANK="1", WORLD_SIZE="2"),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 and all("RANK=1 WORLD_SIZE=2: torchrun" in line for line in lines)
 
 
 def test_ranks_of_one_host_use_unix_sockets() -> None:

@@ -153,3 +153,18 @@ def test_layer_arguments():
     np.testing.assert_array_equal(nn.GELU("fast")(x), nn.gelu_fast_approx(x))
     with pytest.raises(ValueError, match="approx"):
         nn.GELU("exact")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("value", [np.float64(0.25), nv.array(np.float64(0.25))])
+def test_numbers_widen_nothing(dtype, value):
+    x = nv.array([-2.0, -0.1, 0.3, 2.0]).astype(dtype)
+    for function in [
+        nn.leaky_relu, nn.elu, nn.celu, nn.hard_shrink, nn.softshrink, nn.step,
+        lambda x, a: nn.hard_tanh(x, -a, a),
+    ]:  # fmt: skip
+        found = function(x, value)
+        assert found.dtype == x.dtype
+        np.testing.assert_array_equal(found, function(x, 0.25))
+    assert nn.LeakyReLU(np.float64(0.25))(x).dtype == x.dtype
+    assert nn.prelu(x, np.float64(0.25)).dtype == x.dtype

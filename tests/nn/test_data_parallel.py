@@ -82,7 +82,9 @@ def test_dtypes_none_and_structure_are_kept(weight):
         assert grads["none"] is None and grads["empty"].shape == (0, 3)
         assert grads["list"][0].dtype == nv.float32 and grads["list"][1].dtype == nv.float64
         assert grads["list"][0].tolist() == [[1, 1], [1, 1]] and grads["half"].dtype == nv.float16
-        if weight is not None:
+        if weight is None:
+            assert grads["half"].tolist() == [40000.0] * 3
+        else:
             np.testing.assert_allclose(grads["half"], [40000.0] * 3, rtol=1e-3)
 
 
@@ -189,3 +191,65 @@ def test_broadcast_errors():
         return True
 
     assert run_local(rank, 2) == [True, True]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("weight", [None, 3])
+def test_representable_means_do_not_overflow(ranks, dtype, weight):
+    largest = float(nv.finfo(dtype).max)
+
+    def rank(group):
+        # The sum is beyond the dtype, the mean is the number itself.
+        return nn.average_gradients([nv.full(2, largest * 0.9, dtype=dtype)], group, weight=weight)
+
+    for (found,) in run_local(rank, ranks):
+        assert found.dtype == nv.full(1, 0, dtype=dtype).dtype
+        np.testing.assert_allclose(
+            found.astype("float64"), np.float64(largest) * 0.9, rtol=float(nv.finfo(dtype).eps) * 2
+        )
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_means_are_those_of_sums(ranks):
+    values = np.random.Generator(np.random.PCG64(2)).normal(size=(3, 50)).astype(np.float32)
+
+    def rank(group):
+        own = nv.array(values[group.rank()])
+        halves = nn.average_gradients([own, own.astype("float16")], group)
+        return halves[0], halves[1], nv.distributed.all_sum(own, group) / ranks
+
+    found = run_local(rank, ranks)
+    for single, half, plain in found:
+        np.testing.assert_array_equal(single, plain)
+        np.testing.assert_array_equal(half, found[0][1])
+        exact = values[:ranks].astype(np.float16).astype(np.float64).mean(axis=0)
+        np.testing.assert_allclose(half.astype("float64"), exact, rtol=2.0**-10, atol=1e-7)
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+def test_weight_zero_means_the_same_on_one_rank(as_array):
+    grads = {"w": nv.array([2.0, np.nan]), "n": None}
+    for weight, expected in [(0, [0, 0]), (2, [2, np.nan]), (False, [0, 0])]:
+        given = nv.array(weight) if as_array else weight
+        found = nn.average_gradients(grads, weight=given)
+        np.testing.assert_array_equal(found["w"], np.float32(expected))
+        assert found["n"] is None
+
+
+def test_bad_weights_and_sizes():
+    grads = [nv.ones(1)]
+    for wrong in (-1, np.nan, np.inf):
+        with pytest.raises(ValueError, match="weight, one number per rank"):
+            nn.average_gradients(grads, weight=wrong)
+    with pytest.raises(TypeError, match="weight"):
+        nn.average_gradients(grads, weight="3")
+    for function in (nn.average_gradients, nn.broadcast_parameters):
+        with pytest.raises(TypeError, match=f"{function.__name__}: group is a Group"):
+            function(grads, group=3)
+    with pytest.raises(TypeError, match="ShardedToAllLinear: group is a Group"):
+        nn.ShardedToAllLinear(2, 2, group="g")
+    with pytest.raises(TypeError, match="all_reduce_size"):
+        nn.average_gradients(grads, all_reduce_size=1.5)
+    with pytest.raises(ValueError, match="all_reduce_size"):
+        nn.average_gradients(grads, all_reduce_size=-1)

@@ -1,5 +1,8 @@
 """Linear, Identity, Sequential, Dropout and the initialisers."""
 
+import json
+import pickle
+
 import numpy as np
 import pytest
 
@@ -118,3 +121,68 @@ def test_initialiser_errors():
         nn.init.he_normal()((2,))
     with pytest.raises(ValueError, match="fan_in"):
         nn.init.he_uniform(mode="fan")
+
+
+def test_numpy_integers_are_sizes():
+    layer = nn.Linear(np.int64(3), np.int32(2))
+    assert layer.weight.shape == (2, 3) and nn.PReLU(np.int64(4)).weight.shape == (4,)
+    assert nn.init.ones()(np.int64(3)).shape == (3,)
+    assert nn.init.zeros()((np.int64(2), 3)).shape == (2, 3)
+    for wrong in (True, 2.0, np.float64(2), "2", None, -1):
+        with pytest.raises(ValueError, match="output_dims must be a positive integer"):
+            nn.Linear(2, wrong)
+    with pytest.raises(TypeError, match="an initializer: a shape"):
+        nn.init.ones()(2.5)
+
+
+def test_initialisers_take_numpy_numbers():
+    for make in (nn.init.uniform, nn.init.normal):
+        assert make(np.float64(-1), np.float64(1))(3).dtype == nv.float32
+        assert make(np.float64(-1), np.float64(1), "float16")(3).dtype == nv.float16
+
+
+def test_dropout_probabilities():
+    assert nn.Dropout(np.float64(0.5))(nv.ones(3)).dtype == nv.float32
+    with pytest.raises(TypeError, match="Dropout: p is a number"):
+        nn.Dropout("a")
+    with pytest.raises(ValueError, match="Dropout: p"):
+        nn.Dropout(np.nan)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_resumed_run_with_dropout_has_the_same_bits(compiled):
+    optimizer = nn.adam(0.05)
+
+    def step(model, state, x):
+        value, grads = nv.value_and_grad(lambda m: nn.mse_loss(m(x), x[:, :1]))(model)
+        updates, state = optimizer.update(grads, state, model)
+        return nn.apply_updates(model, updates), state, value
+
+    def train(steps, model, state):
+        run = nv.compile(step) if compiled else step
+        losses = []
+        for _ in range(steps):
+            model, state, value = run(model, state, nv.ones((4, 5)))
+            losses.append(value.item())
+        return model, state, losses
+
+    nv.random.seed(3)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.5), nn.Linear(7, 1))
+    model, state, _ = train(2, model, optimizer.init(model))
+    saved, place = pickle.dumps((model, state)), json.dumps(nv.random.get_state())
+    _, _, expected = train(3, model, state)
+    nv.random.seed(99)
+    model, state = pickle.loads(saved)
+    nv.random.set_state(json.loads(place))
+    assert train(3, model, state)[2] == expected
+    assert len(set(expected)) == 3
+
+
+def test_ranks_drop_alike_unless_the_rank_is_in_the_key():
+    def masks(group):
+        layer, x = nn.Dropout(0.5), nv.ones(64)
+        own = nv.random.fold_in(nv.random.key(0), group.rank())
+        return layer(x).tolist(), layer(x, key=own).tolist()
+
+    (a, c), (b, d) = nv.distributed.run_local(masks, 2)
+    assert a == b and c != d

@@ -195,3 +195,49 @@ def test_init_of_the_base_class_may_be_left_out():
     assert not model.training and list(model.parameters()) == ["weight"]
     with pytest.raises(NotImplementedError, match="Bare"):
         model(1)
+
+
+def test_a_module_cannot_contain_itself():
+    class Child(nn.Module):
+        pass
+
+    model = nn.Sequential(nn.Linear(2, 2))
+    child = model.child = Child()
+    for make in (
+        lambda: setattr(model, "me", model),
+        lambda: setattr(model, "all", [1, {"x": (model,)}]),
+        lambda: setattr(child, "parent", model),
+        lambda: child.__setitem__("parent", model),
+    ):
+        with pytest.raises(nv.TreeError, match=r"a module cannot contain itself.*Name .* _"):
+            make()
+    assert "me" not in model and len(tree.leaves(model)) == 2
+    child._parent = model
+    assert model.child._parent is model and len(model.modules()) == 3
+    looped = nn.Sequential()
+    looped.layers.append(looped)
+    for use in (repr, nn.Module.parameters, nn.Module.train):
+        with pytest.raises(nv.TreeError, match="a module cannot contain itself"):
+            use(looped)
+    model.twice = [child, child]  # the same one in two places is none inside of itself
+
+
+def test_a_shared_array_counts_once_and_is_two_leaves():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nv.ones((4, 3))
+            self.out = nn.Linear(3, 4, bias=False)
+            self.out.weight = self.embedding
+
+        def __call__(self, i):
+            return self.out(self.embedding[i])
+
+    model = Tied()
+    assert repr(model).endswith("# 12 parameters")
+    assert len(tree.leaves(model)) == 2
+    # The parts of the gradient add up to that of the array.
+    i = nv.array([0, 1])
+    parts = nv.grad(lambda m: m(i).sum())(model)
+    whole = nv.grad(lambda w: (w[i] @ w.T).sum())(model.embedding)
+    np.testing.assert_allclose(parts.embedding + parts.out.weight, whole)

@@ -246,3 +246,132 @@ def test_errors():
         optim.adam(0.1, 0.9, 1.0)
     with pytest.raises(ValueError, match="momentum"):
         optim.sgd(0.1, nesterov=True)
+
+
+# --- Hyperparameters
+
+
+def float64_schedule(count):
+    return np.float64(0.1)
+
+
+HYPER = np.float64(0.25)
+ARRAY = nv.array(HYPER)
+NUMPY = {
+    "sgd": lambda h: optim.sgd(h, momentum=h, weight_decay=h),
+    "nesterov": lambda h: optim.sgd(h, momentum=h, nesterov=True),
+    "adam": lambda h: optim.adam(h, b1=h, b2=h, eps=h, eps_root=h),
+    "adamw": lambda h: optim.adamw(h, weight_decay=h),
+    "scale": lambda h: optim.scale(h),
+    "decay": lambda h: optim.add_decayed_weights(h),
+    "clip": lambda h: optim.clip_by_global_norm(h),
+    "schedule": lambda h: optim.sgd(lambda count: h),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+@pytest.mark.parametrize("value", [HYPER, ARRAY, np.array(HYPER)], ids=["scalar", "Array", "0-d"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_hyperparameters_widen_nothing(name, value, dtype):
+    params = {"w": nv.array([1.0, -2.0]).astype(dtype)}
+    grads = {"w": nv.array([0.5, 3.0]).astype(dtype)}
+
+    def run(h):
+        optimizer = NUMPY[name](h)
+        before = optimizer.init(params)
+        updates, after = optimizer.update(grads, before, params)
+        assert tree.map(lambda x: x.dtype, after) == tree.map(lambda x: x.dtype, before)
+        return tree.leaves((updates, after))
+
+    for found, expected in zip(run(value), run(0.25), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_the_state_keeps_its_dtype_in_a_scan():
+    optimizer = optim.sgd(np.float64(0.1), momentum=np.float64(0.9))
+    params = nv.ones(2)
+
+    def step(state, grads):
+        return optimizer.update(grads, state)[1], None
+
+    state, _ = nv.scan(step, optimizer.init(params), nv.ones((3, 2), dtype="float64"))
+    np.testing.assert_allclose(state[0].trace, [2.71, 2.71], rtol=1e-6)
+    assert state[0].trace.dtype == nv.float32
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: optim.clip_by_global_norm(-1), "max_norm must be at least 0, got -1"),
+        (lambda: optim.clip_by_global_norm(np.nan), "max_norm"),
+        (lambda: optim.sgd(float("nan")), "learning_rate must be finite, got nan"),
+        (lambda: optim.sgd(np.inf), "learning_rate must be finite"),
+        (lambda: optim.sgd(0.1, momentum=-0.1), "sgd: momentum must be at least 0"),
+        (lambda: optim.sgd(0.1, weight_decay=-0.1), "sgd: weight_decay"),
+        (lambda: optim.trace(np.nan), "momentum"),
+        (lambda: optim.adam(0.1, eps=-1e-8), "adam: eps must be at least 0"),
+        (lambda: optim.adam(0.1, eps_root=-1.0), "adam: eps_root"),
+        (lambda: optim.adam(0.1, b1=np.nan), "adam: b1 must be at least 0 and less than 1"),
+        (lambda: optim.adamw(0.1, weight_decay=-1), "weight_decay"),
+        (lambda: optim.scale(np.nan), "scale: factor"),
+    ],
+)
+def test_hyperparameters_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_hyperparameters_that_are_no_number():
+    for wrong in ("0.1", None, [0.1], True):
+        with pytest.raises(TypeError, match="learning_rate is a number"):
+            optim.sgd(wrong)
+    with pytest.raises(nv.ShapeError, match=r"learning_rate is one number, .* shape \(2,\)"):
+        optim.adam(nv.array([0.1, 0.2]))
+    optimizer = optim.sgd(lambda count: nv.array([0.1, 0.2]))
+    with pytest.raises(nv.ShapeError, match="schedule returns is one number"):
+        optimizer.update(nv.ones(2), optimizer.init(nv.ones(2)))
+    with pytest.raises(nv.DtypeError, match="real"):
+        optim.sgd(1j)
+
+
+def test_no_clipping_at_infinity():
+    clip = optim.clip_by_global_norm(np.inf)
+    assert clip.update([nv.array([3.0, 4.0])], ())[0][0].tolist() == [3, 4]
+
+
+# --- What does not fit
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [optim.sgd(0.1), optim.sgd(halving), optim.sgd(0.1, 0.9), optim.adam(0.1), optim.adamw(0.1)],
+)
+@pytest.mark.parametrize("shape", [(1,), (), (1, 2), (3,)])
+def test_gradients_of_another_shape_are_refused(optimizer, shape):
+    params = {"layers": [{"w": nv.ones(2)}]}
+    grads = {"layers": [{"w": nv.ones(shape)}]}
+    with pytest.raises(nv.ShapeError, match=r"at \['layers'\]\[0\]\['w'\] there are"):
+        optimizer.update(grads, optimizer.init(params), params)
+
+
+def test_states_and_parts_of_another_kind_are_refused():
+    for optimizer in (optim.adam(0.1), optim.sgd(0.1, 0.9), optim.scale_by_adam()):
+        for wrong in (None, 3, {}):
+            with pytest.raises(TypeError, match="init\\(params\\) or the last update"):
+                optimizer.update(nv.ones(2), wrong)
+    with pytest.raises(TypeError, match="adam: the state is the ScaleByAdamState"):
+        optim.adam(0.1).update(nv.ones(2), optim.sgd(0.1, 0.9).init(nv.ones(2)))
+    with pytest.raises(TypeError, match="argument 1 is no GradientTransformation but 3"):
+        optim.chain(optim.adam(0.1), 3)
+    with pytest.raises(TypeError, match=r"call it: adam\(\.\.\.\)"):
+        optim.chain(optim.adam)
+    optimizer = optim.adam(0.1)
+    with pytest.raises(nv.TreeError, match="has no state"):
+        optimizer.update({"w": nv.ones(2)}, optimizer.init({"w": None}))
+
+
+def test_decay_of_16_bit_parameters_is_computed_in_float32():
+    p = nv.array([3.0]).astype("float16")
+    updates, _ = optim.add_decayed_weights(1e-4).update(p * 0, (), p)
+    np.testing.assert_allclose(updates, [3e-4], rtol=1e-6)

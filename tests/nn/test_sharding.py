@@ -1,5 +1,8 @@
 """Sharded layers equal dense ones: outputs, gradients, Hessian-vector products, on every rank."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -255,3 +258,48 @@ def test_errors_name_both_numbers():
         return True
 
     assert run_local(build, 3) == [True] * 3
+
+
+@pytest.mark.parametrize("sharding", ["all-to-sharded", "sharded-to-all"])
+def test_what_is_frozen_stays_frozen(sharding):
+    layer = nn.Linear(4, 4).freeze(keys="weight").eval()
+    made = nn.shard_linear(layer, sharding)
+    assert list(made.trainable_parameters()) == ["bias"] and not made.training
+    assert not nn.shard_linear(layer.freeze(), sharding).trainable_parameters()
+    plain = nn.shard_linear(nn.Linear(4, 4), sharding)
+    assert plain.training and len(plain.trainable_parameters()) == 2
+
+
+def test_segments_of_every_kind():
+    layer = nn.Linear(2, 12)
+    for segments in (np.int64(3), [np.float64(0.25), 0.5], np.array([0.25, 0.5]), ()):
+        made = nn.shard_linear(layer, "all-to-sharded", segments=segments)
+        np.testing.assert_array_equal(made.weight, layer.weight)
+    for wrong in (None, "3", 1.5, True, ["a"], [None], 3j):
+        with pytest.raises(TypeError, match="AllToShardedLinear: segments is how many"):
+            nn.shard_linear(layer, "all-to-sharded", segments=wrong)
+    for wrong in ([np.nan], [np.inf], [-0.5], [2.0]):
+        with pytest.raises(ValueError, match="AllToShardedLinear: segments is how many"):
+            nn.shard_linear(layer, "all-to-sharded", segments=wrong)
+    with pytest.raises(ValueError, match="-1 segments do not divide"):
+        nn.shard_linear(layer, "all-to-sharded", segments=-1)
+
+
+def test_pickles_hold_the_slice_and_the_default_group():
+    def rank(group):
+        model = nn.Sequential(nn.AllToShardedLinear(4, 6), nn.ShardedToAllLinear(6, 4))
+        saved = pickle.dumps(model)
+        read = pickle.loads(saved)
+        x = nv.ones((2, 4))
+        np.testing.assert_array_equal(read(x), model(x))
+        assert read.layers[0].group is group and "_place" not in read.layers[0]
+        assert copy.deepcopy(model).layers[0].group is group
+        other = nn.AllToShardedLinear(4, 6, group=group.split(0))
+        with pytest.raises(nv.DistributedError, match="cannot be pickled"):
+            pickle.dumps(other)
+        assert copy.deepcopy(other).group is other.group
+        return saved
+
+    saved = run_local(rank, 2)
+    with pytest.raises(ValueError, match="slice of rank 1 of 2, and is read by rank 0 of 1"):
+        pickle.loads(saved[1])

@@ -250,7 +250,7 @@ def test_a_wrong_rank_in_a_backward() -> None:
         nd.send(x, (group.rank() + 1) % n, group)
         return nd.recv_like(x, (group.rank() + 1) % n, group)  # from the wrong side
 
-    with pytest.raises(AssertionError, match=r"PeerError"):
+    with pytest.raises(AssertionError, match=r"MismatchError"):
         check_collective(shift, ONES, (3,), timeout=0.5)
 
 

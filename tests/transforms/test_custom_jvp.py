@@ -103,7 +103,7 @@ def test_trees_integers_and_none() -> None:
 
     @g.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        d, n, _ = primals
+        n = primals[1]
         return g(*primals), {"y": 2 * tangents[0]["x"] * n, "n": None}
 
     d = {"x": nv.array(3.0)}

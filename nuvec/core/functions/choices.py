@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.array import Array, from_numpy
+from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.errors import DtypeError, ShapeError
-from nuvec.core.functions.creation import as_shape, asarray
 from nuvec.core.functions.distributions import gumbel
+from nuvec.core.functions.filled import as_shape
 from nuvec.core.functions.indexing import take
 from nuvec.core.functions.keys import draw_bits, draw_key
 from nuvec.core.ops.build import (
@@ -153,7 +153,12 @@ def permutation(key: Any = None, x: Any = None, axis: int = 0) -> Array:
         return random_permutation_p.bind(drawn, num=_item_count(x, "permutation"))
     if x is None:
         raise TypeError("random.permutation(key, x) needs x, an array or a number of items")
-    x = asarray(x)
+    x = operand(x, "random.permutation's operand")
+    if not x.ndim:
+        raise ShapeError(
+            f"random.permutation: x is {x.aval}; it takes an array of at least one dimension, or "
+            "a number of items as an int"
+        )
     axis = normalize_axis(axis, x.ndim, "random.permutation")
     order = random_permutation_p.bind(_one_key(drawn, "permutation"), num=x.shape[axis])
     return take(x, order, axis)
@@ -196,7 +201,7 @@ def choice(
     if isinstance(a, int | np.integer):
         count, items = _item_count(a, "choice"), None
     else:
-        items = asarray(a)
+        items = operand(a, "random.choice's items")
         axis = normalize_axis(axis, items.ndim, "random.choice")
         count = items.shape[axis]
     indices = _choose(drawn, count, sizes, replace, p)

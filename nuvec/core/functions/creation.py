@@ -1,4 +1,4 @@
-"""Arrays from values: NumPy arrays, numbers, nested lists, and the usual constants.
+"""Arrays from values: NumPy arrays, numbers and nested lists of them.
 
 What is made from Python and NumPy values alone is a constant, also inside a traced function; only
 values that are Arrays themselves (traced ones among them) are recorded.
@@ -7,33 +7,37 @@ values that are Arrays themselves (traced ones among them) are recorded.
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.array import Array, from_numpy, operand
+from nuvec.core.array import Array, from_numpy, operand, refuse_mask
 from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.ir import aval
 from nuvec.core.node import constant, context
 from nuvec.core.ops.build import as_operand
 from nuvec.core.ops.conversion import astype as cast
-from nuvec.core.ops.shape import broadcast_to_p, reshape_p
+from nuvec.core.ops.shape import reshape_p
 from nuvec.core.ops.structure import concatenate
 from nuvec.core.primitive import IDENTITY
 from nuvec.core.traceback import filtered
 
 _PYTHON_SCALARS = frozenset((bool, int, float, complex))
 _SEQUENCES = frozenset((list, tuple))
-_LARGE = 4096  # elements from which zeros, ones and full keep one element and strides of 0
+
+
+def on_cpu(device: Any, name: str) -> None:
+    """Refuse every device but the one there is."""
+    if device not in (None, "cpu"):
+        raise ValueError(f"{name}: nuvec arrays live on 'cpu'; there is no device {device!r}")
 
 
 # Values
 
 
 @filtered
-def array(obj: Any, dtype: Any = None) -> Array:
+def array(obj: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """An Array of `obj`: a number, a NumPy array, an Array, or nested lists and tuples of them.
 
     Python ints become int32, floats float32, complex numbers complex64; NumPy values keep their
@@ -48,6 +52,7 @@ def array(obj: Any, dtype: Any = None) -> Array:
     array([[1, 2],
            [3, 4]], dtype=int32)
     """
+    on_cpu(device, "array")
     dtype = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(obj, Array):
         return _copy(obj) if dtype is None or dtype == obj.dtype else cast(obj, dtype)
@@ -55,7 +60,7 @@ def array(obj: Any, dtype: Any = None) -> Array:
 
 
 @filtered
-def asarray(obj: Any, dtype: Any = None, copy: bool | None = None) -> Array:
+def asarray(obj: Any, dtype: Any = None, copy: bool | None = None, *, device: Any = None) -> Array:
     """As `array`, but an Array of the right dtype is returned as it is.
 
     A NumPy array that nobody can write to is used without a copy; one that somebody can write to
@@ -67,6 +72,7 @@ def asarray(obj: Any, dtype: Any = None, copy: bool | None = None) -> Array:
     >>> nv.asarray(x) is x
     True
     """
+    on_cpu(device, "asarray")
     dtype = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(obj, Array):
         if dtype is None or dtype == obj.dtype:
@@ -98,7 +104,7 @@ def _copy(x: Array) -> Array:
 
 
 @filtered
-def astype(x: Any, dtype: Any, *, copy: bool = True) -> Array:
+def astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Array:
     """`x` in another dtype; a new Array, unless `copy=False` and the dtype is the present one.
 
     Floating numbers are cut off towards zero when they become integers; nonzero values (NaN among
@@ -108,6 +114,7 @@ def astype(x: Any, dtype: Any, *, copy: bool = True) -> Array:
     >>> nv.astype(nv.array([1.7, -1.7]), nv.int32)
     array([ 1, -1], dtype=int32)
     """
+    on_cpu(device, "astype")
     x = operand(x, "astype's operand")
     out = cast(x, dtypes.as_dtype(dtype))
     return _copy(x) if out is x and copy else out
@@ -116,10 +123,14 @@ def astype(x: Any, dtype: Any, *, copy: bool = True) -> Array:
 @filtered
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
     """An Array of any object that speaks DLPack; its buffer is copied unless `copy=False`."""
-    if device not in (None, "cpu"):
-        raise ValueError(f"from_dlpack: nuvec arrays live on 'cpu', not on {device!r}")
+    on_cpu(device, "from_dlpack")
     if isinstance(x, Array):
         return _copy(x) if copy else x
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(
+            f"from_dlpack: a {type(x).__name__} does not speak DLPack; nv.array takes numbers, "
+            "NumPy arrays and nested lists of them"
+        )
     return from_numpy(np.from_dlpack(x), copy=copy is not False)
 
 
@@ -137,6 +148,7 @@ def _from_object(obj: Any, dtype: np.dtype | None, copied: bool) -> Array:
     if kind in _PYTHON_SCALARS:
         return _from_numbers(obj, dtype or dtypes.scalar_dtype(obj))
     if isinstance(obj, np.ndarray | np.generic):
+        refuse_mask(obj)
         own = dtypes.as_dtype(obj.dtype)
         if dtype is None or dtype == own:
             return from_numpy(obj, copy=copied)
@@ -185,14 +197,36 @@ def _from_numbers(obj: Any, dtype: np.dtype) -> Array:
         with np.errstate(all="ignore"):
             value = np.array(obj, dtype=dtype)
     except OverflowError:
+        number = _outside(obj, dtype)
+        if isinstance(number, float) and math.isinf(number):
+            raise DtypeError(_no_place(number, dtype)) from None
         raise DtypeError(
-            f"nv.array: an int does not fit {dtypes.name(dtype)}, which holds "
+            f"nv.array: {number} does not fit {dtypes.name(dtype)}, which holds "
             f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}; pass a wider dtype, for instance "
             "dtype=nv.int64"
         ) from None
+    except ValueError as error:
+        if "NaN" not in str(error):
+            raise
+        raise DtypeError(_no_place(math.nan, dtype)) from None
     except TypeError:  # a complex number in a real dtype
         value = _convert(np.array(obj), dtype)
     return Array(constant(value, aval(value.shape, dtype)))
+
+
+def _no_place(number: float, dtype: np.dtype) -> str:
+    return (
+        f"nv.array: {number} has no place in {dtypes.name(dtype)}; pass a floating dtype, or "
+        "replace it first, as with np.nan_to_num"
+    )
+
+
+def _outside(obj: Any, dtype: np.dtype) -> Any:
+    """The first number in nested lists that an integer dtype does not hold."""
+    if isinstance(obj, list | tuple):
+        return next((n for n in (_outside(e, dtype) for e in obj) if n is not None), None)
+    limits = np.iinfo(dtype)
+    return None if limits.min <= obj <= limits.max else obj
 
 
 class _Found:
@@ -283,128 +317,4 @@ def _stack(obj: Any, dtype: np.dtype) -> Array:
     return concatenate([reshape_p.bind(p, shape=(1, *shape)) for p in parts])
 
 
-# Constants
-
-
-def as_shape(shape: Any, name: str) -> tuple[int, ...]:
-    """A shape from an integer or a sequence of integers; ShapeError for a negative size."""
-    try:
-        sizes = tuple(operator.index(n) for n in shape)
-    except TypeError:
-        if isinstance(shape, list | tuple):
-            raise TypeError(f"{name}: a shape holds integers, got {shape!r}") from None
-        sizes = (operator.index(shape),)
-    if any(n < 0 for n in sizes):
-        raise ShapeError(f"{name}: shape {sizes} has a negative size")
-    return sizes
-
-
-def _fill(shape: tuple[int, ...], value: np.ndarray) -> Array:
-    """A constant with `value` everywhere.  A large one keeps a single element: nothing writes to
-    the value of an array, so strides of 0 cost neither memory nor time."""
-    if math.prod(shape) < _LARGE:
-        whole = np.full(shape, value, value.dtype)
-    else:
-        whole = np.broadcast_to(value, shape)
-    return Array(constant(whole, aval(shape, value.dtype)))
-
-
-@filtered
-def zeros(shape: Any, dtype: Any = None) -> Array:
-    """An array of zeros; float32 by default.
-
-    >>> import nuvec as nv
-    >>> nv.zeros((2, 2), nv.int32)
-    array([[0, 0],
-           [0, 0]], dtype=int32)
-    """
-    dtype = dtypes.default_float if dtype is None else dtypes.as_dtype(dtype)
-    return _fill(as_shape(shape, "zeros"), np.zeros((), dtype))
-
-
-@filtered
-def ones(shape: Any, dtype: Any = None) -> Array:
-    """An array of ones; float32 by default.
-
-    >>> import nuvec as nv
-    >>> nv.ones(2)
-    array([1., 1.], dtype=float32)
-    """
-    dtype = dtypes.default_float if dtype is None else dtypes.as_dtype(dtype)
-    return _fill(as_shape(shape, "ones"), np.ones((), dtype))
-
-
-def empty(shape: Any, dtype: Any = None) -> Array:
-    """An array to be filled later; it holds zeros, for values here are never undefined."""
-    return zeros(shape, dtype)
-
-
-@filtered
-def full(shape: Any, fill_value: Any, dtype: Any = None) -> Array:
-    """An array with `fill_value` everywhere; an Array (broadcast to `shape`) keeps its derivative.
-
-    The dtype is the fill value's by default (int32 for an int, float32 for a float).
-
-    >>> import nuvec as nv
-    >>> nv.full(3, 7)
-    array([7, 7, 7], dtype=int32)
-    """
-    sizes = as_shape(shape, "full")
-    value = asarray(fill_value, dtype)
-    if value.shape == () and value._node.primitive is None:
-        return _fill(sizes, np.asarray(value._node.value))
-    return broadcast_to_p.bind(value, shape=sizes)
-
-
-def _like(x: Any, dtype: Any, shape: Any, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    x = operand(x, f"{name}'s operand")
-    return (
-        x.shape if shape is None else as_shape(shape, name),
-        x.dtype if dtype is None else dtypes.as_dtype(dtype),
-    )
-
-
-@filtered
-def zeros_like(x: Any, dtype: Any = None, *, shape: Any = None) -> Array:
-    """Zeros of the shape and dtype of `x`."""
-    sizes, dtype = _like(x, dtype, shape, "zeros_like")
-    return _fill(sizes, np.zeros((), dtype))
-
-
-@filtered
-def ones_like(x: Any, dtype: Any = None, *, shape: Any = None) -> Array:
-    """Ones of the shape and dtype of `x`."""
-    sizes, dtype = _like(x, dtype, shape, "ones_like")
-    return _fill(sizes, np.ones((), dtype))
-
-
-@filtered
-def empty_like(x: Any, dtype: Any = None, *, shape: Any = None) -> Array:
-    """Zeros of the shape and dtype of `x`: values here are never undefined."""
-    return zeros_like(x, dtype, shape=shape)
-
-
-@filtered
-def full_like(x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) -> Array:
-    """`fill_value` everywhere, in the shape and dtype of `x`."""
-    sizes, dtype = _like(x, dtype, shape, "full_like")
-    return full(sizes, fill_value, dtype)
-
-
-__all__ = [
-    "array",
-    "as_shape",
-    "asarray",
-    "astype",
-    "cast",
-    "copy",
-    "empty",
-    "empty_like",
-    "from_dlpack",
-    "full",
-    "full_like",
-    "ones",
-    "ones_like",
-    "zeros",
-    "zeros_like",
-]
+__all__ = ["array", "asarray", "astype", "cast", "copy", "from_dlpack", "on_cpu"]

@@ -16,7 +16,7 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.errors import DtypeError, ShapeError
-from nuvec.core.functions.creation import as_shape
+from nuvec.core.functions.filled import as_shape
 from nuvec.core.functions.keys import draw_bits, draw_key
 from nuvec.core.ops.arithmetic import sqrt
 from nuvec.core.ops.build import convert_dtype
@@ -106,13 +106,20 @@ def _same_shape(out: Array, drawn: Array, name: str) -> None:
 def bernoulli(key: Any = None, p: Any = 0.5, shape: Any = None) -> Array:
     """True with probability `p`: bool [..., *shape]; by default the shape of `p`.
 
-    p = 1 is always True and p = 0 never.
+    p = 1 is always True and p = 0 never.  Raises ValueError for a `p` outside [0, 1], where its
+    values are known when it is called.
 
     >>> import nuvec as nv
     >>> nv.random.bernoulli(nv.random.key(0), 1.0, (2,))
     array([ True,  True], dtype=bool)
     """
     p = operand(p, "random.bernoulli's p")
+    known = p._node.value
+    if known is not None and not np.all((known >= 0) & (known <= 1)):
+        raise ValueError(
+            "random.bernoulli: p is a probability, from 0 to 1; the one given has the value "
+            f"{np.asarray(known)[~((known >= 0) & (known <= 1))].ravel()[0]}"
+        )
     dtype = dtypes.float64 if p.dtype == dtypes.float64 else dtypes.float32
     sizes = p.shape if shape is None else as_shape(shape, "random.bernoulli")
     unit = unit_interval(draw_key(key, "bernoulli"), sizes, dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +11,14 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, ShapeError
-from nuvec.core.functions.creation import full
-from nuvec.core.ops.build import as_operand, convert_dtype, normalize_axes, promote_operands
+from nuvec.core.functions.filled import full
+from nuvec.core.ops.build import (
+    as_operand,
+    convert_dtype,
+    integer,
+    normalize_axes,
+    promote_operands,
+)
 from nuvec.core.ops.comparison import equal, isfinite
 from nuvec.core.ops.differentiation import stop_gradient
 from nuvec.core.ops.exponential import exp, log
@@ -53,6 +58,7 @@ def softmax(x: Any, axis: Axis = -1) -> Array:
     if not x.size:
         return _finished(x, dtype)
     # Softmax does not change when a constant is subtracted, so the largest one may be taken for it.
+    axis = normalize_axes(axis, x.ndim, "softmax")
     scaled = exp(x - stop_gradient(max(x, axis, keepdims=True)))
     return _finished(scaled / sum(scaled, axis, keepdims=True), dtype)
 
@@ -68,6 +74,7 @@ def log_softmax(x: Any, axis: Axis = -1) -> Array:
     x, dtype = _working(x, "log_softmax")
     if not x.size:
         return _finished(x, dtype)
+    axis = normalize_axes(axis, x.ndim, "log_softmax")
     shifted = x - stop_gradient(max(x, axis, keepdims=True))
     return _finished(shifted - log(sum(exp(shifted), axis, keepdims=True)), dtype)
 
@@ -81,7 +88,7 @@ def logsumexp(x: Any, axis: Axis = None, *, b: Any = None, keepdims: bool = Fals
 
     >>> import nuvec as nv
     >>> nv.logsumexp(nv.array([1000.0, 1000.0]))
-    array(1000.6931, dtype=float32)
+    array(1000.6932, dtype=float32)
     """
     if b is None:
         x, dtype = _working(x, "logsumexp")
@@ -120,7 +127,7 @@ def one_hot(x: Any, num_classes: int, dtype: Any = dtypes.float32, axis: int = -
     x = operand(x, "one_hot's operand")
     if not dtypes.is_integer(x.dtype):
         raise DtypeError(f"one_hot: the classes are integers, got {x.aval}")
-    num_classes = operator.index(num_classes)
+    num_classes = integer(num_classes, "one_hot's num_classes")
     if num_classes < 0:
         raise ShapeError(f"one_hot: num_classes is {num_classes}; it counts the classes")
     (place,) = normalize_axes(axis, x.ndim + 1, "one_hot")

@@ -16,7 +16,7 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import ConcretizationError, DtypeError, OutOfBoundsError
+from nuvec.core.errors import ConcretizationError, DtypeError, OutOfBoundsError, ShapeError
 from nuvec.core.functions.creation import asarray
 from nuvec.core.ops.indexing import check_bounds, gathered_shape, index_place
 from nuvec.core.ops.structure import Ints
@@ -78,6 +78,7 @@ def read_index(shape: Ints, index: Any, checked: bool = True) -> Index:
     view: list[int] = []
     axes: list[int] = []
     arrays: list[Any] = []
+    unchecked: list[tuple[np.ndarray, int]] = []
     kinds = ""  # "a" for what NumPy counts as an advanced index, "." for an axis in between
     for entry in entries:
         axis = len(bounds)
@@ -87,7 +88,7 @@ def read_index(shape: Ints, index: Any, checked: bool = True) -> Index:
         elif entry is Ellipsis:
             kinds += "e"  # separates even when it stands for no axis
         elif isinstance(entry, slice):
-            taken = range(*entry.indices(shape[axis]))
+            taken = _taken(entry, shape[axis])
             bounds.append((taken.start, taken.stop, taken.step) if taken else (0, 0, 1))
             view.append(len(taken))
             kinds += "."
@@ -105,7 +106,7 @@ def read_index(shape: Ints, index: Any, checked: bool = True) -> Index:
             if consumes:
                 bounds.append((0, shape[axis], 1))
                 if checked and type(array) is np.ndarray:
-                    check_bounds(array, axis, shape[axis], shape)
+                    unchecked.append((array, axis))
             axes.append(len(view))
             arrays.append(array)
             view.append(shape[axis] if consumes else 1)
@@ -119,10 +120,38 @@ def read_index(shape: Ints, index: Any, checked: bool = True) -> Index:
     together = set(kinds[first : last + 1]) == {"a"}
     place = kinds[:first].count(".") if together else 0
     index_shape = _broadcast(arrays)
+    if 0 not in index_shape:  # where they select nothing together, NumPy allows any
+        for array, axis in unchecked:
+            check_bounds(array, axis, shape[axis], shape)
     gathered = gathered_shape(tuple(view), index_shape, tuple(axes))
     permutation = _permutation(len(gathered), index_place(tuple(axes)), place, len(index_shape))
     return Index(start, stop, step, whole, tuple(view), tuple(axes), tuple(arrays), gathered,
                  permutation, place)  # fmt: skip
+
+
+class InvalidIndexError(DtypeError, IndexError):
+    """An index of a type that indexes nothing: NumPy raises IndexError, or TypeError in slices."""
+
+
+def _taken(entry: slice, size: int) -> range:
+    """The positions a slice takes."""
+    try:
+        return range(*entry.indices(size))
+    except ConcretizationError:
+        raise
+    except TypeError:
+        given = next(
+            b for b in (entry.start, entry.stop, entry.step)
+            if b is not None and not hasattr(type(b), "__index__")
+        )  # fmt: skip
+        raise InvalidIndexError(
+            f"the bounds of a slice are integers or None, got {given!r}; convert it with int()"
+        ) from None
+    except ValueError:
+        raise ShapeError(
+            "a slice's step is 0, which never gets from its start to its stop; use 1, or another "
+            "step"
+        ) from None
 
 
 def _permutation(ndim: int, source: int, destination: int, count: int) -> Ints | None:
@@ -189,12 +218,12 @@ def _entry(entry: Any) -> Any:
             return entry
         if dtypes.is_bool(entry.dtype):
             return _concrete(entry)
-        raise DtypeError(index_message(dtypes.name(entry.dtype)))
+        raise InvalidIndexError(index_message(dtypes.name(entry.dtype)))
     if isinstance(entry, np.ndarray | np.generic):
         if entry.dtype == np.bool_:
             return np.asarray(entry)
         if entry.dtype.kind not in "iu":
-            raise DtypeError(index_message(str(entry.dtype)))
+            raise InvalidIndexError(index_message(str(entry.dtype)))
         if not entry.ndim:
             return int(entry)
         if entry.dtype == np.uint64 and entry.size and entry.max() > np.iinfo(np.intp).max:
@@ -203,7 +232,7 @@ def _entry(entry: Any) -> Any:
     try:
         return operator.index(entry)
     except TypeError:
-        raise DtypeError(index_message(f"{type(entry).__name__} {entry!r}")) from None
+        raise InvalidIndexError(index_message(f"{type(entry).__name__} {entry!r}")) from None
 
 
 def _holds_arrays(entry: Any) -> bool:

@@ -69,7 +69,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 @filtered
 def broadcast_arrays(*arrays: Any) -> list[Array]:
     """The arrays, each broadcast to their common shape.  Raises ShapeError when there is none."""
-    made = [asarray(a) for a in arrays]
+    made = [operand(a, f"argument {i} of broadcast_arrays") for i, a in enumerate(arrays)]
     if not made:
         return []
     shape = broadcast_shapes("broadcast_arrays", *[a.shape for a in made])
@@ -87,7 +87,12 @@ def isclose(
     >>> nv.isclose(nv.array([1.0, 2.0]), nv.array([1.000001, 3.0]))
     array([ True, False], dtype=bool)
     """
-    x, y = promote_operands("isclose", (x, y), to_inexact)
+    return _close("isclose", x, y, rtol, atol, equal_nan)
+
+
+def _close(name: str, x: Any, y: Any, rtol: float, atol: float, equal_nan: bool) -> Array:
+    x, y = promote_operands(name, (x, y), to_inexact)
+    broadcast_shapes(name, x.shape, y.shape)
     near = logical_and(less_equal(abs(x - y), atol + rtol * abs(y)), isfinite(y))
     close = logical_or(near, equal(x, y))
     return logical_or(close, logical_and(isnan(x), isnan(y))) if equal_nan else close
@@ -98,7 +103,7 @@ def allclose(
     x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Array:
     """Whether all elements are close, as `isclose` says: bool []."""
-    return all(isclose(x, y, rtol, atol, equal_nan))
+    return all(_close("allclose", x, y, rtol, atol, equal_nan))
 
 
 @filtered
@@ -109,7 +114,7 @@ def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Array:
     >>> nv.array_equal(nv.array([1, 2]), nv.array([1.0, 2.0]))
     array(True, dtype=bool)
     """
-    x, y = asarray(x), asarray(y)
+    x, y = (operand(a, f"operand {i} of array_equal") for i, a in enumerate((x, y)))
     if x.shape != y.shape:
         return asarray(False)
     same = equal(x, y)

@@ -146,7 +146,7 @@ def array_split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0)
 
 
 @filtered
-def unstack(x: Any, axis: int = 0) -> list[Array]:
+def unstack(x: Any, axis: int = 0) -> tuple[Array, ...]:
     """The items of `x` along an axis, which they do not have any more.
 
     >>> import nuvec as nv
@@ -156,6 +156,6 @@ def unstack(x: Any, axis: int = 0) -> list[Array]:
     x = operand(x, "unstack's operand")
     axis = normalize_axis(axis, x.ndim, "unstack")
     shape = x.shape[:axis] + x.shape[axis + 1 :]
-    return [
+    return tuple([
         reshape_p.bind(slice_axis(x, axis, i, i + 1), shape=shape) for i in range(x.shape[axis])
-    ]
+    ])  # fmt: skip

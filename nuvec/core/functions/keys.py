@@ -9,7 +9,7 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy
 from nuvec.core.errors import DtypeError
-from nuvec.core.functions.creation import as_shape
+from nuvec.core.functions.filled import as_shape
 from nuvec.core.functions.stream import next_key, root_key, seed_key
 from nuvec.core.ir import aval
 from nuvec.core.node import constant
@@ -65,7 +65,9 @@ def draw_key(key: Any, name: str) -> Array:
     if isinstance(key, int | np.integer):
         hint = f"nv.random.key({key}) makes a key of a seed"
     else:
-        hint = "the key comes first; nv.random.uniform(shape=(3,)) draws without one"
+        hint = "the key comes first, as in nv.random.key(0)"
+        if isinstance(key, tuple | list):
+            hint += f"; nv.random.{name}(shape={key!r}) draws without one"
     raise DtypeError(f"random.{name}: the key is {key!r}, not an array; {hint}")
 
 

@@ -5,6 +5,7 @@ A method is the public function of the same name: `x.sum(axis=0)` is `nv.sum(x, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -47,10 +48,10 @@ from nuvec.core.ops.contraction import dot, matmul
 from nuvec.core.ops.conversion import conj, imag, real
 from nuvec.core.ops.exponential import exp, log
 from nuvec.core.ops.power import power, square
-from nuvec.core.ops.reduction import all, any, argmax, argmin, max, min, prod
+from nuvec.core.ops.reduction import all, any, argmax, argmin, max, min, prod, sum
 from nuvec.core.ops.rounding import round
 from nuvec.core.ops.selection import clip
-from nuvec.core.ops.shape import reshape, sum, transpose
+from nuvec.core.ops.shape import reshape, transpose
 from nuvec.core.ops.signs import abs, positive
 from nuvec.core.ops.structure import squeeze
 from nuvec.core.traceback import filtered
@@ -67,7 +68,10 @@ def _operator(operation: Operation) -> Operation:
     An operation made by `binary` is made once more for this, without a call in between."""
     primitive = getattr(operation, "primitive", None)
     if primitive is not None:
-        return binary(primitive, operation.convert, operation.__doc__, operator=True)  # type: ignore[attr-defined]
+        return binary(
+            primitive, operation.convert, operation.__doc__,  # type: ignore[attr-defined]
+            operator=True, special=operation.special,  # type: ignore[attr-defined]
+        )  # fmt: skip
 
     def method(x: Any, y: Any, /) -> Array:
         return operation(x, y) if is_operand(y) else NotImplemented
@@ -158,9 +162,7 @@ def _sizes(sizes: tuple[Any, ...]) -> Any:
 @filtered
 def _reshape(x: Array, *shape: Any, order: str = "C") -> Array:
     """As `nv.reshape`; the sizes may be given one by one."""
-    if order != "C":
-        raise ValueError(f'reshape: elements are taken row by row, order="C", not {order!r}')
-    return reshape(x, _sizes(shape))
+    return reshape(x, _sizes(shape), order)
 
 
 @filtered
@@ -172,9 +174,9 @@ def _transpose(x: Array, *axes: Any) -> Array:
 
 
 @filtered
-def _flatten(x: Array) -> Array:
+def _flatten(x: Array, order: str = "C") -> Array:
     """The elements row by row, in one dimension; a new Array."""
-    flat = reshape(x, -1)
+    flat = reshape(x, x.size, order)
     return copy(flat) if flat is x else flat
 
 
@@ -207,6 +209,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__array_ufunc__": protocols.array_ufunc,
     "__array_function__": protocols.array_function,
     "__array_namespace__": protocols.namespace,
+    "__trunc__": lambda x: math.trunc(x.item()),
     "__round__": lambda x, ndigits=None: round(x, ndigits or 0),
     "abs": abs,
     "all": all,

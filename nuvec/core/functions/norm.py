@@ -30,7 +30,9 @@ def norm(
     ord None is the square root of the sum of squares over `axis` (all axes by default); its
     gradient is 0 where it is 0.  Of vectors `ord` may be any number, inf or -inf; of matrices
     "fro", 1, -1, inf or -inf.  Integers are computed in float32, float16 and bfloat16 through
-    float32.  Raises AxisError when `axis` names neither one axis nor two, ValueError for another
+    float32.  Nothing is scaled: squares beyond the range of the dtype (of numbers from about 1e19
+    in float32) are infinite, and those below it 0; divide by nv.max(nv.abs(x)) where that
+    matters.  Raises AxisError when `axis` names neither one axis nor two, ValueError for another
     `ord`.
 
     >>> import nuvec as nv

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import ShapeError
 from nuvec.core.functions.indexing import cast_value, take
@@ -80,6 +81,8 @@ def _pad_constant(x: Array, widths: list[tuple[int, int]], values: Any) -> Array
             if width[end]:
                 value = pair[end]
                 value = value.item() if isinstance(value, np.generic) else value
+                if dtypes.is_bool(x.dtype) and type(value) in (int, float) and value in (0, 1):
+                    value = bool(value)  # np.pad's default is 0
                 value = cast_value(value, x, "pad(constant_values=v)")
                 shape = x.shape[:axis] + (width[end],) + x.shape[axis + 1 :]
                 parts.insert(0 if end == 0 else len(parts), broadcast_to(value, shape))

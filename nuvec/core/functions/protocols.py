@@ -7,12 +7,14 @@ and says so, for it could only work on the values, and would drop a derivative i
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from nuvec.core.array import Array
+from nuvec.core.functions.numpy_names import asks_for_nothing, translated, unsupported
 from nuvec.core.ops.shape import reshape_p
 from nuvec.core.traceback import filtered
 
@@ -44,10 +46,11 @@ _BY_VALUE = frozenset((
     "may_share_memory", "shares_memory", "isrealobj", "iscomplexobj", "array_equal",
     "array_equiv", "allclose",
 ))  # fmt: skip
-_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "out": (None,), "where": (True, np._NoValue), "keepdims": (np._NoValue,),
-    "order": (None, "C", "K", "A"), "casting": ("same_kind",), "subok": (True,),
-    "initial": (None, np._NoValue), "dtype": (None,), "device": (None, "cpu"), "like": (None,),
+# Functions that write into an argument, which an Array cannot be.
+_WRITING = {
+    "put_along_axis": "x = nv.put_along_axis(x, indices, values, axis)",
+    "put": "x[indices] = values", "place": "x[mask] = values", "putmask": "x[mask] = values",
+    "copyto": "x[...] = values", "fill_diagonal": "x[i, i] = values",
 }  # fmt: skip
 
 
@@ -73,27 +76,6 @@ def _find(module: str, name: str) -> Any:
     return None
 
 
-def _given(call: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that ask for something; `out=` and `where=` are refused."""
-    given = {}
-    for key, value in kwargs.items():
-        if key == "out" and type(value) is tuple and all(v is None for v in value):
-            continue
-        plain = isinstance(value, str | bool)
-        if any(value is d or (plain and value == d) for d in _DEFAULTS.get(key, ())):
-            continue
-        if key == "out":
-            raise TypeError(
-                f"{call} with a nuvec Array cannot write into out=: use the result it returns "
-                "(`a += x` with a NumPy array a and an Array x: write a = a + x, or "
-                "a += np.asarray(x))"
-            )
-        if key == "where":
-            raise TypeError(f"{call} with a nuvec Array has no where=: select with nv.where")
-        given[key] = value
-    return given
-
-
 def _unknown(call: str) -> TypeError:
     return TypeError(
         f"nuvec has no function for {call}: compose it of nuvec's own, or, where no derivative "
@@ -108,13 +90,22 @@ def array_function(
     """`func(*args, **kwargs)` of NumPy, some of whose arguments are Arrays."""
     name = func.__name__
     call = f"{func.__module__}.{name}".replace("numpy", "np", 1)
-    if name in ("shape", "ndim", "size") and isinstance(args[0], Array) and len(args) == 1:
-        return getattr(args[0], name)
+    asked = (*args, *kwargs.values())
+    if name in ("shape", "ndim", "size") and len(asked) == 1 and isinstance(asked[0], Array):
+        return getattr(asked[0], name)
+    if name == "where" and len(args) == 1:
+        raise TypeError(
+            "np.where(condition) alone gives as many positions as are true, a shape that depends "
+            "on values: use nv.where(condition, x, y), or np.nonzero(np.asarray(condition))"
+        )
     if name in ("result_type", "can_cast"):
         return func(*[a.dtype if isinstance(a, Array) else a for a in args], **kwargs)
+    if name in _WRITING:
+        raise TypeError(f"{call} cannot write into a nuvec Array: use {_WRITING[name]}")
     own = _find(func.__module__, name)
     if own is not None:
-        return own(*args, **_given(call, kwargs))
+        positional, named = translated(call, func, own, args, kwargs)
+        return own(*positional, **named)
     if name in _BY_VALUE:
         return func(*_values(args), **_values(kwargs))
     raise _unknown(call)
@@ -142,7 +133,7 @@ def array_ufunc(x: Array, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: 
             i, Array | np.ndarray | np.generic
         ):
             return NotImplemented
-    given = _given(call, kwargs)
+    given = {k: v for k, v in kwargs.items() if not asks_for_nothing(k, v)}
     if getattr(np, name, None) is not ufunc and name not in _SCIPY_UFUNCS:
         raise _unknown(call)
     if method == "__call__":
@@ -150,8 +141,8 @@ def array_ufunc(x: Array, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: 
         if own is None:
             raise _unknown(call)
         dtype = given.pop("dtype", None)
-        if given:
-            raise TypeError(f"{call} with a nuvec Array does not take {', '.join(given)}")
+        for key, value in given.items():
+            raise unsupported(call, key, value)
         out = own(*inputs)
         return out if dtype is None else out.astype(dtype)
     if method == "outer" and len(inputs) == 2 and not given:
@@ -163,6 +154,10 @@ def array_ufunc(x: Array, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: 
     if own is None or len(inputs) != 1:
         raise _unknown(call)
     given.setdefault("axis", 0)
+    allowed = inspect.signature(own).parameters
+    for key, value in given.items():
+        if key not in allowed:
+            raise unsupported(call, key, value)
     return own(*inputs, **given)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, ShapeError
-from nuvec.core.functions.creation import as_shape, asarray, cast, zeros_like
+from nuvec.core.functions.creation import asarray, cast, on_cpu
+from nuvec.core.functions.filled import as_shape, zeros_like
 from nuvec.core.ir import aval
 from nuvec.core.node import constant
 from nuvec.core.ops.build import normalize_axis, promote_operands, to_inexact
@@ -50,7 +51,9 @@ def _range_dtype(bounds: list[Any], name: str) -> np.dtype:
 
 
 @filtered
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Array:
+def arange(
+    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None
+) -> Array:
     """The numbers from `start` (0 when only one bound is given) to before `stop`, by `step`.
 
     int32 when every bound is an int, float32 when one is a float; NumPy scalars bring their own
@@ -61,6 +64,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Ar
     >>> nv.arange(3), nv.arange(1, 2, 0.5)
     (array([0, 1, 2], dtype=int32), array([1. , 1.5], dtype=float32))
     """
+    on_cpu(device, "arange")
     if stop is None:
         start, stop = 0, start
     bounds = [_bound(b, "arange") for b in (start, stop, step)]
@@ -103,7 +107,7 @@ def _integer_range(numbers: range, dtype: np.dtype) -> Array:
 @filtered
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False,
-    dtype: Any = None, axis: int = 0,
+    dtype: Any = None, axis: int = 0, *, device: Any = None,
 ) -> Any:  # fmt: skip
     """`num` evenly spaced numbers from `start` to `stop`, both exact (`stop` only with
     `endpoint`).
@@ -116,11 +120,17 @@ def linspace(
     >>> nv.linspace(0, 1, 5)
     array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
+    on_cpu(device, "linspace")
+    if not hasattr(type(num), "__index__"):
+        raise TypeError(f"linspace: num counts the numbers wanted and is an integer, got {num!r}")
     num = operator.index(num)
     if num < 0:
         raise ValueError(f"linspace: num is {num}; it counts the numbers wanted")
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     intervals = num - 1 if endpoint else num
+    for bound in (start, stop):
+        if not isinstance(bound, Array):
+            operand(bound, "a bound of linspace")  # refuses lists
     if not isinstance(start, Array) and not isinstance(stop, Array):
         values, step = _constant_linspace(start, stop, num, endpoint, wanted, axis)
         return (values, step) if retstep else values
@@ -167,22 +177,28 @@ def _is_numpy(x: Any) -> bool:
 
 
 @filtered
-def eye(n: int, m: int | None = None, k: int = 0, dtype: Any = None) -> Array:
+def eye(
+    n: int, m: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
+) -> Array:
     """The n by m matrix with ones on diagonal `k` and zeros elsewhere; float32 by default."""
+    on_cpu(device, "eye")
     rows, columns = as_shape((n, n if m is None else m), "eye")
     dtype = dtypes.default_float if dtype is None else dtypes.as_dtype(dtype)
     return constant_of(np.eye(rows, columns, operator.index(k), dtype=dtype))
 
 
 @filtered
-def identity(n: int, dtype: Any = None) -> Array:
+def identity(n: int, dtype: Any = None, *, device: Any = None) -> Array:
     """The n by n identity matrix; float32 by default."""
-    return eye(n, dtype=dtype)
+    return eye(n, dtype=dtype, device=device)
 
 
 @filtered
-def tri(n: int, m: int | None = None, k: int = 0, dtype: Any = None) -> Array:
+def tri(
+    n: int, m: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
+) -> Array:
     """The n by m matrix with ones at and below diagonal `k`; float32 by default."""
+    on_cpu(device, "tri")
     rows, columns = as_shape((n, n if m is None else m), "tri")
     dtype = dtypes.default_float if dtype is None else dtypes.as_dtype(dtype)
     return constant_of(np.tri(rows, columns, operator.index(k), dtype=bool).astype(dtype))
@@ -230,7 +246,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False) -> list[A
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f'meshgrid: indexing is "xy" or "ij", got {indexing!r}')
-    axes = [asarray(a) for a in arrays]
+    axes = [operand(a, f"argument {i} of meshgrid") for i, a in enumerate(arrays)]
     for i, a in enumerate(axes):
         if a.ndim > 1:
             raise ShapeError(f"meshgrid: argument {i} has shape {a.shape}; it takes 1-d arrays")

@@ -176,7 +176,8 @@ def count_nonzero(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array
     >>> nv.count_nonzero(nv.array([0, 3, 4]))
     array(2, dtype=int32)
     """
-    return sum(not_equal(operand(x, "count_nonzero's operand"), 0), axis, keepdims=keepdims)
+    x = operand(x, "count_nonzero's operand")
+    return sum(not_equal(x, 0), normalize_axes(axis, x.ndim, "count_nonzero"), keepdims=keepdims)
 
 
 __all__ = ["average", "count_nonzero", "mean", "root", "std", "var"]

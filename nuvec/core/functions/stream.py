@@ -7,6 +7,9 @@ and nothing that grows.  Inside a symbolic trace a draw must not bake in a const
   its caller draws at every call: the k-th draw recorded in it uses `fold_in(base, k)`.
 - Under vmap each element folds in its own index, a batched input of the mapped function.
 
+So a compiled function draws once from the default stream at each call, and its numbers differ
+from those of the same function uncompiled.
+
 The seed is 0 until `seed` sets another, so that all ranks of a group start alike.
 """
 
@@ -16,7 +19,7 @@ import operator
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,6 +67,17 @@ def _fold(key: np.ndarray, data: int) -> np.ndarray:
     return philox.words(key[None], philox.FOLD_IN, 2, np.array([data], np.uint64))[0]
 
 
+class StreamState(NamedTuple):
+    """Where a stream is.
+
+    seed  -- the seed it was started with, any Python int
+    drawn -- how many keys were drawn since, an int
+    """
+
+    seed: int
+    drawn: int
+
+
 class Stream:
     """A stream of keys.  Its methods may be called from any thread."""
 
@@ -76,6 +90,14 @@ class Stream:
     def seed(self, seed: int) -> None:
         with self._lock:
             self._seed, self._drawn, self._key = seed, 0, None
+
+    def state(self) -> StreamState:
+        with self._lock:
+            return StreamState(self._seed, self._drawn)
+
+    def restore(self, state: StreamState) -> None:
+        with self._lock:
+            self._seed, self._drawn, self._key = state.seed, state.drawn, None
 
     def next_key(self) -> Array:
         """The next key, a constant."""
@@ -123,14 +145,62 @@ def seed(seed: int) -> None:
     >>> bool(x == nv.random.uniform())
     True
     """
+    _refuse_symbolic("seed", "Call it outside, or pass keys: nv.random.key(seed)")
+    _current.stream.seed(operator.index(seed))
+
+
+@filtered
+def get_state() -> StreamState:
+    """Where the default stream is: two Python ints, the seed and how many keys were drawn.
+
+    Saved with parameters and optimizer state and given to `set_state`, it lets a run with random
+    layers go on to the same bits. Raises ConcretizationError inside vmap and compile.
+
+    >>> import nuvec as nv
+    >>> nv.random.seed(7)
+    >>> x = nv.random.uniform(shape=(2,))
+    >>> nv.random.get_state()
+    StreamState(seed=7, drawn=1)
+    """
+    _refuse_symbolic("get_state", "Call it outside")
+    return _current.stream.state()
+
+
+@filtered
+def set_state(state: Any) -> None:
+    """Put the default stream where it was at `get_state`.
+
+    `state` is what that returned, or any two integers (a list read from JSON, a NumPy array).
+    Raises TypeError or ValueError for what is not, and ConcretizationError inside vmap and
+    compile.
+
+    >>> import nuvec as nv
+    >>> state = nv.random.get_state()
+    >>> x = nv.random.uniform()
+    >>> nv.random.set_state(state)
+    >>> bool(x == nv.random.uniform())
+    True
+    """
+    _refuse_symbolic("set_state", "Call it outside")
+    try:
+        seed, drawn = [operator.index(item) for item in state]
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            "nv.random.set_state takes what get_state returned, a seed and a count, got "
+            f"{state!r:.60}"
+        ) from None
+    if not 0 <= drawn <= _WORD:
+        raise ValueError(f"nv.random.set_state: {drawn} is no count of drawn keys")
+    _current.stream.restore(StreamState(seed, drawn))
+
+
+def _refuse_symbolic(name: str, advice: str) -> None:
     for trace in context.traces:
         if trace.symbolic:
             raise ConcretizationError(
-                f"nv.random.seed at {format_user_frame()} is inside {trace.name}, where it would "
-                "act once, at tracing, and not at every call. Call it outside, or pass keys: "
-                "nv.random.key(seed)"
+                f"nv.random.{name} at {format_user_frame()} is inside {trace.name}, where it would "
+                f"act once, at tracing, and not at every call. {advice}"
             )
-    _current.stream.seed(operator.index(seed))
 
 
 def next_key() -> Array:
@@ -168,4 +238,15 @@ def _element_index(trace: Trace) -> Array:
     return as_words(Array(found[1]), "the element index")
 
 
-__all__ = ["RANDOM_SOURCE", "Stream", "next_key", "root_key", "seed", "seed_key", "stream_set"]
+__all__ = [
+    "RANDOM_SOURCE",
+    "Stream",
+    "StreamState",
+    "get_state",
+    "next_key",
+    "root_key",
+    "seed",
+    "seed_key",
+    "set_state",
+    "stream_set",
+]

@@ -10,8 +10,14 @@ import numpy as np
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import AxisError, ShapeError
 from nuvec.core.functions.indexing import take
-from nuvec.core.ops.build import normalize_axes, normalize_axis
-from nuvec.core.ops.shape import broadcast_to, broadcast_to_p, reshape_p, transpose_p
+from nuvec.core.ops.build import integer, normalize_axes, normalize_axis
+from nuvec.core.ops.shape import (
+    broadcast_to,
+    broadcast_to_p,
+    reshape_p,
+    row_by_row,
+    transpose_p,
+)
 from nuvec.core.ops.structure import Ints, concatenate_p, flip_axes, slice_axis
 from nuvec.core.traceback import filtered
 
@@ -76,14 +82,15 @@ def permute(x: Array, order: Ints) -> Array:
 
 
 @filtered
-def ravel(x: Any) -> Array:
-    """`x` as one axis, row by row.
+def ravel(x: Any, order: str = "C") -> Array:
+    """`x` as one axis, row by row; ValueError for an `order` other than "C".
 
     >>> import nuvec as nv
     >>> nv.ravel(nv.ones((2, 3))).shape
     (6,)
     """
     x = operand(x, "ravel's operand")
+    row_by_row("ravel", order)
     return x if x.ndim == 1 else reshape_p.bind(x, shape=(x.size,))
 
 
@@ -161,7 +168,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = 
     for by, a in zip(shifts, axes, strict=True):
         a = normalize_axis(a, x.ndim, "roll")
         n = x.shape[a]
-        by = int(by) % n if n else 0
+        by = integer(by, "roll's shift") % n if n else 0
         if by:
             ends = (slice_axis(x, a, n - by, n), slice_axis(x, a, 0, n - by))
             x = concatenate_p.bind(*ends, axis=a)
@@ -178,7 +185,8 @@ def tile(x: Any, reps: int | Sequence[int]) -> Array:
            [1, 2, 1, 2]], dtype=int32)
     """
     x = operand(x, "tile's operand")
-    listed = tuple(int(r) for r in reps) if isinstance(reps, tuple | list) else (int(reps),)  # type: ignore[arg-type]
+    given = reps if isinstance(reps, tuple | list) else (reps,)
+    listed = tuple([integer(r, "tile's reps") for r in given])
     if any(r < 0 for r in listed):
         raise ShapeError(f"tile: reps must not be negative, got {reps}")
     rank = max(x.ndim, len(listed))

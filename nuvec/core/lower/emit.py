@@ -26,6 +26,7 @@ from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
 from nuvec.core.ops.summation import is_plain
 from nuvec.core.primitive import IDENTITY
 from nuvec.core.printer import format_value
+from nuvec.core.traceback import PROGRAM
 
 DELETED = 1024  # bytes from which a dead value's name is deleted; less is not worth a line
 _numbers = itertools.count(1)
@@ -170,7 +171,7 @@ class _Emitter:
         head = "\n".join(self.header)
         head = f"{head}\n\n" if head else ""
         source = f"{head}def program({', '.join(arguments)}):\n    {body}\n"
-        filename = f"<nuvec program {next(_numbers)}>"
+        filename = f"{PROGRAM}{next(_numbers)}>"
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
         # The header is for reading: what it says is in the namespace already.
         code = compile("\n" * head.count("\n") + source[len(head) :], filename, "exec")

@@ -31,8 +31,8 @@ from nuvec.core.primitive import Primitive
 # The results of these are new memory; a test holds the table of cases against it.
 FRESH_KINDS = frozenset(("reduction", "contraction", "random"))
 FRESH = frozenset((
-    "complex", "convert_dtype", "erf", "imag", "masked_product", "pad", "real", "scatter_add",
-    "scatter_set", "sigmoid", "where",
+    "complex", "convert_dtype", "erf", "imag", "masked_product", "pad", "power", "real",
+    "scatter_add", "scatter_set", "sigmoid", "where",
 ))  # fmt: skip
 FOREVER = 1 << 60
 CLUMP = 8  # storages a value may share before they are no longer told apart

@@ -14,7 +14,7 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array, literal, operand
-from nuvec.core.errors import AxisError, DtypeError, ShapeError
+from nuvec.core.errors import AxisError, ConcretizationError, DtypeError, ShapeError
 from nuvec.core.interpreter import bound_pending
 from nuvec.core.ir import Aval, aval
 from nuvec.core.node import LITERAL, NO_PARAMS, Node, context, live, unite
@@ -34,25 +34,36 @@ def promote_operands(
 ) -> list[Array]:
     """The operands as Arrays of one dtype: JAX's promotion, then the operation's own `convert`
     (sin of integers works in float32).  Python scalars take the others' dtype."""
-    arrays = [operand(x, f"operand {i} of {name}") for i, x in enumerate(operands)]
-    avals = [a._node.aval for a in arrays]
-    dtype, weak = dtypes.promote(*[(a.dtype, a.weak) for a in avals])
+    # A Python scalar goes straight to the common dtype: by way of its own, 0.1 would reach a
+    # float64 operand with half of its digits, and 2**40 no int64 operand at all.
+    arrays: list[Any] = []
+    items = []
+    for i, x in enumerate(operands):
+        if type(x) in _SCALARS:
+            arrays.append(x)
+            items.append((dtypes.scalar_dtype(x), True))
+        else:
+            x = operand(x, f"operand {i} of {name}")
+            arrays.append(x)
+            items.append((x._node.aval.dtype, x._node.aval.weak))
+    dtype, weak = dtypes.promote(*items)
     if convert is not None:
         try:
             dtype = convert(dtype)
         except DtypeError as error:
-            given = ", ".join(map(str, avals))
+            given = ", ".join([
+                str(x.aval if isinstance(x, Array) else aval((), dtypes.scalar_dtype(x), True))
+                for x in arrays
+            ])  # fmt: skip
             raise DtypeError(f"{name}({given}): {error}") from None
     # A weak result of strong operands (int32[] * 1.5) comes of weak conversions of all of them.
-    weak = weak and not dtypes.is_bool(dtype)
-    # A Python scalar goes straight to the common dtype: by way of float32, 0.1 would reach a
-    # float64 operand with half of its digits.
     to_bool = dtypes.is_bool(dtype)
+    weak = weak and not to_bool
     return [
         literal(bool(x) if to_bool else x, dtype, weak)
         if type(x) in _SCALARS
-        else as_operand(a, dtype, weak)
-        for x, a in zip(operands, arrays, strict=True)
+        else as_operand(x, dtype, weak)
+        for x in arrays
     ]
 
 
@@ -181,6 +192,30 @@ def normalize_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
     return normal
 
 
+def integer(value: Any, name: str) -> int:
+    """An argument that counts something; TypeError, which names it, for what is no integer."""
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        if isinstance(error, ConcretizationError):
+            raise
+        raise TypeError(f"{name} is an integer, got {value!r}; convert it with int()") from None
+
+
+def sizes_of(shape: Any, name: str) -> tuple[int, ...]:
+    """A shape argument, an integer or a sequence of integers, as a tuple."""
+    if hasattr(type(shape), "__index__") and not isinstance(shape, tuple | list):
+        shape = (shape,)
+    try:
+        return tuple([operator.index(n) for n in shape])
+    except TypeError as error:
+        if isinstance(error, ConcretizationError):
+            raise
+        raise TypeError(
+            f"{name}: a shape is an integer or a tuple of integers, got {shape!r}"
+        ) from None
+
+
 # Public operations
 
 
@@ -215,12 +250,13 @@ def unary(primitive: Primitive, convert: Convert | None = None, doc: str | None 
 
 def binary(
     primitive: Primitive, convert: Convert | None = None, doc: str | None = None, *,
-    operator: bool = False,
+    operator: bool = False, special: Callable[[Any, Any], Array | None] | None = None,
 ) -> Binary:  # fmt: skip
     """The public operation of a primitive with two operands; `doc` is its docstring.
 
     With `operator` it serves as a method (`Array.__add__`): what is no array gets NotImplemented,
-    so that Python asks the other operand."""
+    so that Python asks the other operand.  `special(x, y)` is asked before operands are promoted;
+    what it returns is the result, unless it is None."""
     avals = primitive._avals
     accepts = convert if convert is not None else same
     scalars: dict[Any, Node] = {}  # the literal that a Python scalar becomes beside an aval
@@ -255,6 +291,10 @@ def binary(
                     return primitive.bind(
                         x if kind is Array else Array(a), y if other is Array else Array(b)
                     )
+            if special is not None:
+                known = special(x, y)
+                if known is not None:
+                    return known
             left, right = promote_operands(primitive.name, (x, y), accepts)
             if left is x and other in _SCALARS and (y or other is int):  # 0.0 == -0.0
                 _remember(scalars, (x._node.aval, other, y), right)
@@ -265,6 +305,7 @@ def binary(
             strip_error(error)
             raise
 
+    operation.special = special  # type: ignore[attr-defined]
     return _named(operation, primitive, convert, doc)
 
 

@@ -5,12 +5,13 @@ The results are booleans or integers, so none of these has a derivative.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.array import Array
+from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError
 from nuvec.core.ops.build import (
     Binary,
@@ -55,9 +56,49 @@ def _primitive(name: str, lower: Any, arity: int, result: Convert | None = to_bo
 
 # Comparisons
 
+
+def _outside(above: bool, below: bool, turned: str) -> Callable[[Any, Any], Array | None]:
+    """The comparison of integers with a Python int that their dtype cannot hold, which NumPy
+    answers without converting it: `above` or `below` it as the int lies; `turned` names the
+    comparison with its sides exchanged."""
+
+    def special(x: Any, y: Any) -> Array | None:
+        if type(y) is int:
+            array, number, truths = x, y, (above, below)
+        elif type(x) is int:
+            array, number, truths = y, x, _OUTSIDE[turned]
+        else:
+            return None
+        if not isinstance(array, Array | np.ndarray | np.generic):
+            return None
+        if dtypes.is_inexact(dtypes.as_dtype(array.dtype)):
+            return None
+        limits = np.iinfo(dtypes.default_int if array.dtype == np.bool_ else array.dtype)
+        if limits.min <= number <= limits.max:
+            return None
+        array = operand(array)
+        same = equal_p if truths[number < limits.min] else not_equal_p
+        return same.bind(array, array)  # true, or false, in the array's shape
+
+    return special
+
+
+_OUTSIDE = {  # whether a comparison holds with an int above all values, and below all values
+    "equal": (False, False),
+    "not_equal": (True, True),
+    "less": (True, False),
+    "less_equal": (True, False),
+    "greater": (False, True),
+    "greater_equal": (False, True),
+}
+_TURNED = {"less": "greater", "less_equal": "greater_equal", "greater": "less",
+           "greater_equal": "less_equal"}  # fmt: skip
+_SPECIAL = {n: _outside(*truths, _TURNED.get(n, n)) for n, truths in _OUTSIDE.items()}
+
 equal_p = _primitive("equal", np.equal, 2)
 equal = binary(
     equal_p,
+    special=_SPECIAL["equal"],
     doc="""`x == y` at each element, as bool; shapes broadcast.
 
     >>> import nuvec as nv
@@ -69,6 +110,7 @@ equal = binary(
 not_equal_p = _primitive("not_equal", np.not_equal, 2)
 not_equal = binary(
     not_equal_p,
+    special=_SPECIAL["not_equal"],
     doc="""`x != y` at each element, as bool; shapes broadcast.
 
     >>> import nuvec as nv
@@ -81,7 +123,8 @@ less_p = _primitive("less", np.less, 2)
 less = binary(
     less_p,
     ordered,
-    """`x < y` at each element, as bool; shapes broadcast.
+    special=_SPECIAL["less"],
+    doc="""`x < y` at each element, as bool; shapes broadcast.
 
     Raises DtypeError for complex numbers, which have no order.
 
@@ -95,7 +138,8 @@ less_equal_p = _primitive("less_equal", np.less_equal, 2)
 less_equal = binary(
     less_equal_p,
     ordered,
-    """`x <= y` at each element, as bool; shapes broadcast.
+    special=_SPECIAL["less_equal"],
+    doc="""`x <= y` at each element, as bool; shapes broadcast.
 
     Raises DtypeError for complex numbers, which have no order.
 
@@ -109,7 +153,8 @@ greater_p = _primitive("greater", np.greater, 2)
 greater = binary(
     greater_p,
     ordered,
-    """`x > y` at each element, as bool; shapes broadcast.
+    special=_SPECIAL["greater"],
+    doc="""`x > y` at each element, as bool; shapes broadcast.
 
     Raises DtypeError for complex numbers, which have no order.
 
@@ -123,7 +168,8 @@ greater_equal_p = _primitive("greater_equal", np.greater_equal, 2)
 greater_equal = binary(
     greater_equal_p,
     ordered,
-    """`x >= y` at each element, as bool; shapes broadcast.
+    special=_SPECIAL["greater_equal"],
+    doc="""`x >= y` at each element, as bool; shapes broadcast.
 
     Raises DtypeError for complex numbers, which have no order.
 

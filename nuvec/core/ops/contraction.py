@@ -194,22 +194,37 @@ dot_general_p = Primitive(
 def dot_general(
     x: Any,
     y: Any,
-    contract: tuple[Sequence[int], Sequence[int]],
+    contract: Any = None,
     batch: tuple[Sequence[int], Sequence[int]] = NO_BATCH,
+    *,
+    dimension_numbers: Any = None,
+    preferred_element_type: Any = None,
 ) -> Array:
     """Sums of products over axes: axis `contract[0][i]` of `x` with axis `contract[1][i]` of `y`.
 
     Axes in `batch` are lined up instead of summed.  The result's axes are the batch axes, the
-    other axes of `x`, the other axes of `y`.  float16 and bfloat16 accumulate in float32; there
-    is no conjugation.  Raises ShapeError when sizes differ, AxisError for axes that do not exist
-    or are named twice.
+    other axes of `x`, the other axes of `y`.  JAX's form, one pair `(contract, batch)` in the
+    place of `contract` or as `dimension_numbers`, is taken too.  float16 and bfloat16 accumulate
+    in float32; `preferred_element_type` converts the operands first, so that int8 can be summed
+    in int32.  There is no conjugation.  Raises ShapeError when sizes differ, AxisError for axes
+    that do not exist or are named twice.
 
     >>> import nuvec as nv
     >>> x, y = nv.ones((8, 2, 3)), nv.ones((8, 3, 4))
     >>> nv.dot_general(x, y, contract=((2,), (1,)), batch=((0,), (0,))).shape
     (8, 2, 4)
     """
-    x, y = promote_operands("dot_general", (x, y))
+    if dimension_numbers is not None:
+        if contract is not None:
+            raise TypeError("dot_general: contract and dimension_numbers say the same; pass one")
+        contract, batch = dimension_numbers
+    elif contract is None:
+        raise TypeError("dot_general needs contract=, the pair of what axes are summed over")
+    elif any(isinstance(a, list | tuple) for a in contract[0]):
+        if batch != NO_BATCH:
+            raise TypeError("dot_general: contract holds the batch axes, and so does batch")
+        contract, batch = contract
+    x, y = _pair("dot_general", x, y, preferred_element_type)
     pairs = []
     for what, axes in (("contract", contract), ("batch", batch)):
         xs = tuple(normalize_axis(a, x.ndim, f"dot_general's {what}[0]") for a in axes[0])

@@ -109,6 +109,8 @@ def _gather_lower(x: Any, *indices: Any, axes: Ints, mode: str) -> Any:
     indices = tuple(_integers(i) for i in indices)
     if mode == "drop":
         return _gather_or_zero(x, indices, axes)
+    if not np.size(x) and all(np.size(i) for i in indices):
+        _check_all(x.shape, axes, indices)  # NumPy does not look where it reads nothing
     try:
         if len(axes) == 1:
             return np.take(x, indices[0], axis=axes[0])

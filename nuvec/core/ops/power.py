@@ -39,7 +39,17 @@ def _power_exponent(out: Array, x: Array, y: Array) -> Array:
     return where(equal(x, 0), 0, multiply(log(x), out))
 
 
-power_p = Primitive("power", np.power, elementwise_rule("power"), "elementwise",
+def _power_lower(x: Any, y: Any, out: Any = None) -> Any:
+    try:
+        return np.power(x, y, out=out)
+    except ValueError:
+        raise NegativePowerError(
+            f"power: {dtypes.name(x.dtype)} of shape {np.shape(x)} to negative powers: an "
+            "integer has none in its dtype; convert the base first, as in x.astype(nv.float32)"
+        ) from None
+
+
+power_p = Primitive("power", _power_lower, elementwise_rule("power"), "elementwise",
                     derivatives=(_power_base, _power_exponent), out=True)  # fmt: skip
 _power = binary(power_p, numeric)
 
@@ -53,8 +63,8 @@ def power(x: Any, y: Any, /) -> Array:
     NaN.  Where `x` is 0, the derivative by `y` is 0.
 
     Raises DtypeError for booleans, and NegativePowerError (a DtypeError and a ValueError) for an
-    integer to a negative Python int; an array of exponents is looked at when it is evaluated,
-    which raises ValueError.
+    integer to a negative power: now for a Python int, when the result is evaluated for an array
+    of exponents.
 
     >>> import nuvec as nv
     >>> nv.power(nv.array([1.0, 2.0, 3.0]), 2)
@@ -144,4 +154,5 @@ def square(x: Any, /) -> Array:
     >>> nv.square(nv.array([1.0, -3.0]))
     array([1., 9.], dtype=float32)
     """
-    return _static_power(x, 2)
+    x = operand(x, "square's operand")
+    return multiply(x, x) if dtypes.is_bool(x.dtype) else _static_power(x, 2)

@@ -1,5 +1,5 @@
-"""Reductions: max, min, prod, any, all, argmax, argmin.  (`sum` is in shape.py, beside broadcast,
-its transpose.)"""
+"""Reductions: sum, max, min, prod, any, all, argmax, argmin.  (The primitive `sum` is in shape.py,
+beside broadcast, its transpose.)"""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from nuvec.core import dtypes
 from nuvec.core.array import Array, literal, operand
 from nuvec.core.errors import ShapeError
 from nuvec.core.ir import Aval, aval
-from nuvec.core.ops.arithmetic import divide, multiply
-from nuvec.core.ops.build import as_operand, normalize_axis, ordered, promote_operands
+from nuvec.core.ops import selection
+from nuvec.core.ops.arithmetic import add, divide, multiply
+from nuvec.core.ops.build import (
+    as_operand,
+    normalize_axes,
+    normalize_axis,
+    ordered,
+    promote_operands,
+)
 from nuvec.core.ops.comparison import as_condition, equal
-from nuvec.core.ops.selection import where
+from nuvec.core.ops.selection import maximum, minimum, where
 from nuvec.core.ops.shape import (
     broadcast_to,
     move_axis,
@@ -29,6 +36,7 @@ from nuvec.core.ops.shape import (
     summand,
     transpose,
 )
+from nuvec.core.ops.shape import sum as plain_sum
 from nuvec.core.ops.structure import concatenate, slice_axis
 from nuvec.core.primitive import NOT_DIFFERENTIABLE, Primitive
 from nuvec.core.traceback import filtered
@@ -76,34 +84,62 @@ min_p = _extreme("min", lambda x, axes: np.min(x, axis=axes))
 primitive_of = {"max": max_p, "min": min_p}
 
 
+def _extreme_of(
+    primitive: Primitive, combine: Callable[[Any, Any], Array], x: Any, axis: Axis,
+    keepdims: bool, initial: Any, mask: Any,
+) -> Array:  # fmt: skip
+    name = primitive.name
+    (x,) = promote_operands(name, (x,), ordered)
+    if initial is None:
+        if mask is not None:
+            raise ValueError(
+                f"{name}: where= may leave nothing, whose {name} is undefined: pass initial= too"
+            )
+        return reduce_with(primitive, x, axis, keepdims)
+    if mask is not None:
+        x = selection.where(mask, x, initial)
+    axes = normalize_axes(axis, x.ndim, name)
+    if 0 in [x.shape[a] for a in axes]:
+        x, least = promote_operands(name, (x, initial), ordered)
+        shape = [1 if a in axes else n for a, n in enumerate(x.shape) if keepdims or a not in axes]
+        return broadcast_to(least, shape)
+    return combine(reduce_with(primitive, x, axis, keepdims), initial)
+
+
 @filtered
-def max(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
+def max(
+    x: Any, axis: Axis = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
     """The largest element along `axis` (of all by default), in `x`'s dtype; NaN if one is NaN.
 
-    Equal largest elements share the gradient.  Raises ShapeError (a ValueError) when there is no
-    element, DtypeError for complex numbers, AxisError for an axis `x` does not have.
+    Equal largest elements share the gradient.  `initial` counts as one more element, and with
+    `where` (a mask that broadcasts with `x`) it stands for those that are left out.  Raises
+    ShapeError (a ValueError) when there is no element, DtypeError for complex numbers, AxisError
+    for an axis `x` does not have.
 
     >>> import nuvec as nv
     >>> nv.max(nv.array([[1, 5], [4, 2]]), axis=0)
     array([4, 5], dtype=int32)
     """
-    (x,) = promote_operands("max", (x,), ordered)
-    return reduce_with(max_p, x, axis, keepdims)
+    return _extreme_of(max_p, maximum, x, axis, keepdims, initial, where)
 
 
 @filtered
-def min(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
+def min(
+    x: Any, axis: Axis = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
     """The smallest element along `axis` (of all by default), in `x`'s dtype; NaN if one is NaN.
 
-    Equal smallest elements share the gradient.  Raises ShapeError (a ValueError) when there is
-    no element, DtypeError for complex numbers, AxisError for an axis `x` does not have.
+    Equal smallest elements share the gradient.  `initial` counts as one more element, and with
+    `where` (a mask that broadcasts with `x`) it stands for those that are left out.  Raises
+    ShapeError (a ValueError) when there is no element, DtypeError for complex numbers, AxisError
+    for an axis `x` does not have.
 
     >>> import nuvec as nv
     >>> nv.min(nv.array([[1, 5], [4, 2]]), axis=0)
     array([1, 2], dtype=int32)
     """
-    (x,) = promote_operands("min", (x,), ordered)
-    return reduce_with(min_p, x, axis, keepdims)
+    return _extreme_of(min_p, minimum, x, axis, keepdims, initial, where)
 
 
 amax = max
@@ -168,8 +204,12 @@ prod_p: Primitive = Primitive(
 
 
 @filtered
-def prod(x: Any, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
-    """The product along `axis` (of all elements by default); dtypes as for `sum`.
+def prod(
+    x: Any, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False,
+    initial: Any = None, where: Any = None,
+) -> Array:  # fmt: skip
+    """The product along `axis` (of all elements by default), times `initial`; dtypes, and
+    `where`, as for `sum`.
 
     float16 and bfloat16 accumulate in float32.  An empty product is 1.  The gradient is right
     where elements are 0, to every order.
@@ -178,8 +218,35 @@ def prod(x: Any, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False
     >>> nv.prod(nv.array([[1.0, 2.0], [3.0, 4.0]]), axis=1)
     array([ 2., 12.], dtype=float32)
     """
-    x = summand("prod", operand(x, "prod's operand"), dtype)
-    return reduce_with(prod_p, x, axis, keepdims)
+    x = operand(x, "prod's operand")
+    if where is not None:
+        x = selection.where(where, x, 1)
+    out = reduce_with(prod_p, summand("prod", x, dtype), axis, keepdims)
+    return out if initial is None else multiply(out, initial)
+
+
+@filtered
+def sum(
+    x: Any, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False,
+    initial: Any = None, where: Any = None,
+) -> Array:  # fmt: skip
+    """The sum over `axis` (all axes by default), plus `initial`; booleans are counted in int32,
+    narrower integers than int32 are summed in int32 (uint32 when unsigned), other dtypes keep
+    theirs.
+
+    float16 and bfloat16 accumulate in float32.  Elements where `where` (a mask that broadcasts
+    with `x`) is false are left out.  An empty sum is 0.  Raises AxisError for an axis `x` does
+    not have, DtypeError for a `dtype` that would drop an imaginary part.
+
+    >>> import nuvec as nv
+    >>> nv.sum(nv.ones((2, 3)), axis=0)
+    array([2., 2., 2.], dtype=float32)
+    """
+    x = operand(x, "sum's operand")
+    if where is not None:
+        x = selection.where(where, x, False if dtypes.is_bool(x.dtype) else 0)
+    out = plain_sum(x, axis, dtype=dtype, keepdims=keepdims)
+    return out if initial is None else add(out, initial)
 
 
 # any, all

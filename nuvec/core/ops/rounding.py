@@ -5,7 +5,6 @@ Integers and booleans are whole already and come back as they are.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
-from nuvec.core.ops.build import elementwise_rule, ordered, promote_operands
+from nuvec.core.ops.build import elementwise_rule, integer, ordered, promote_operands
 from nuvec.core.primitive import ZERO, Primitive
 from nuvec.core.traceback import filtered
 
@@ -77,10 +76,21 @@ trunc = _rounding(
 def _round_lower(x: Any, decimals: int) -> Any:
     if decimals == 0:
         return np.rint(x) if dtypes.is_inexact(x.dtype) else x
+    if dtypes.is_complex(x.dtype):
+        out = np.empty(np.shape(x), x.dtype)
+        out.real = _round_lower(x.real, decimals)
+        out.imag = _round_lower(x.imag, decimals)
+        return out
     wide = dtypes.accumulation(x.dtype)
-    if wide is x.dtype:
-        return np.round(x, decimals)
-    return np.asarray(np.round(x.astype(wide), decimals)).astype(x.dtype)
+    values = x if wide is x.dtype else x.astype(wide)
+    rounded = np.round(values, decimals)
+    if dtypes.is_floating(x.dtype):
+        # Where scaling by 10^decimals overflows, x has no such digit, or is less than one step.
+        lost = ~np.isnan(values) & ~np.isfinite(rounded)
+        if np.any(lost):
+            small = np.isfinite(values) & (decimals < 0)
+            rounded = np.where(lost, np.where(small, np.zeros((), wide), values), rounded)
+    return rounded if wide is x.dtype else np.asarray(rounded).astype(x.dtype)
 
 
 round_p = Primitive("round", _round_lower, elementwise_rule("round"), "elementwise",
@@ -101,7 +111,7 @@ def round(x: Any, decimals: int = 0) -> Array:
     array([1200, 1200], dtype=int32)
     """
     x = operand(x, "round's operand")
-    decimals = operator.index(decimals)
+    decimals = integer(decimals, "round's decimals")
     if dtypes.is_bool(x.dtype) or (dtypes.is_integer(x.dtype) and decimals >= 0):
         return x
     return round_p.bind(x, decimals=decimals)

@@ -124,11 +124,11 @@ minimum = binary(
 
 
 @filtered
-def clip(x: Any, lo: Any = None, hi: Any = None) -> Array:
-    """`x` with values below `lo` raised to it, and those above `hi` lowered to it.
+def clip(x: Any, min: Any = None, max: Any = None) -> Array:
+    """`x` with values below `min` raised to it, and those above `max` lowered to it.
 
-    The bounds broadcast with `x`; None means no bound.  Where `lo > hi`, the result is `hi`.  At
-    a bound the gradient is shared equally between `x` and the bound.  Raises DtypeError for
+    The bounds broadcast with `x`; None means no bound.  Where `min > max`, the result is `max`.
+    At a bound the gradient is shared equally between `x` and the bound.  Raises DtypeError for
     complex numbers.
 
     >>> import nuvec as nv
@@ -136,6 +136,10 @@ def clip(x: Any, lo: Any = None, hi: Any = None) -> Array:
     array([0. , 0.5, 1. ], dtype=float32)
     """
     x = operand(x, "clip's operand")
-    if lo is not None:
-        x = maximum(x, lo)
-    return x if hi is None else minimum(x, hi)
+    if dtypes.is_integer(x.dtype):  # a bound beyond all values of the dtype bounds nothing
+        limits = np.iinfo(x.dtype)
+        min = None if type(min) is int and min < limits.min else min
+        max = None if type(max) is int and max > limits.max else max
+    if min is not None:
+        x = maximum(x, min)
+    return x if max is None else minimum(x, max)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from nuvec.core.ops.build import (
     converted,
     normalize_axes,
     normalize_axis,
+    sizes_of,
 )
 from nuvec.core.ops.summation import reduced_sum
 from nuvec.core.primitive import Primitive
@@ -53,19 +53,28 @@ reshape_p: Primitive = Primitive(
 )
 
 
+def row_by_row(name: str, order: str) -> None:
+    """Refuse every order of elements but NumPy's usual one."""
+    if order != "C":
+        raise ValueError(
+            f'{name}: elements are taken row by row, order="C", not {order!r}; for Fortran\'s '
+            "order work on the transpose, x.T"
+        )
+
+
 @filtered
-def reshape(x: Any, shape: int | Sequence[int]) -> Array:
+def reshape(x: Any, shape: int | Sequence[int], order: str = "C") -> Array:
     """`x` with the same elements, row by row, in another shape; one size may be -1.
 
-    Raises ShapeError when the sizes do not fit.
+    Raises ShapeError when the sizes do not fit, ValueError for an `order` other than "C".
 
     >>> import nuvec as nv
     >>> nv.reshape(nv.arange(6), (2, -1)).shape
     (2, 3)
     """
     x = operand(x, "reshape's operand")
-    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    sizes = tuple(operator.index(n) for n in sizes)
+    row_by_row("reshape", order)
+    sizes = sizes_of(shape, "reshape")
     if sizes.count(-1) > 1 or any(n < -1 for n in sizes):
         raise ShapeError(f"reshape: shape {sizes} may hold one -1 and no other negative size")
     if -1 in sizes:
@@ -184,8 +193,7 @@ def broadcast_to(x: Any, shape: int | Sequence[int]) -> Array:
            [1, 2]], dtype=int32)
     """
     x = operand(x, "broadcast_to's operand")
-    sizes = (shape,) if isinstance(shape, int | np.integer) else shape
-    shape = tuple(operator.index(n) for n in sizes)
+    shape = sizes_of(shape, "broadcast_to")
     return x if x.shape == shape else broadcast_to_p.bind(x, shape=shape)
 
 
@@ -249,16 +257,7 @@ sum_p: Primitive = Primitive(
 def sum(
     x: Any, axis: int | Sequence[int] | None = None, *, dtype: Any = None, keepdims: bool = False
 ) -> Array:
-    """The sum over `axis` (all axes by default); booleans are counted in int32, narrower
-    integers than int32 are summed in int32 (uint32 when unsigned), other dtypes keep theirs.
-
-    float16 and bfloat16 accumulate in float32.  An empty sum is 0.  Raises AxisError for an axis
-    `x` does not have, DtypeError for a `dtype` that would drop an imaginary part.
-
-    >>> import nuvec as nv
-    >>> nv.sum(nv.ones((2, 3)), axis=0)
-    array([2., 2., 2.], dtype=float32)
-    """
+    """The sum over `axis`, as the public `sum` in reduction.py, which can leave elements out."""
     x = operand(x, "sum's operand")
     return reduce_with(sum_p, summand("sum", x, dtype), axis, keepdims)
 

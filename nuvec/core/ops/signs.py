@@ -18,8 +18,8 @@ from nuvec.core.ops.build import (
     promote_operands,
     unary,
 )
-from nuvec.core.ops.comparison import equal
-from nuvec.core.ops.conversion import conj, real
+from nuvec.core.ops.comparison import equal, isinf, isnan, logical_and, logical_or
+from nuvec.core.ops.conversion import conj, imag, make_complex, real
 from nuvec.core.ops.selection import where
 from nuvec.core.primitive import ZERO, Primitive
 from nuvec.core.traceback import filtered
@@ -41,8 +41,17 @@ def sign(x: Any, /) -> Array:
     (x,) = promote_operands("sign", (x,), numeric)
     if not dtypes.is_complex(x.dtype):
         return sign_p.bind(x)
-    size = abs(x)
-    return where(equal(size, 0), 0, divide(x, size))
+    size, unit = abs(x), _unit(x)
+    # Along an axis infinite numbers have the sign of that axis (NumPy's; both parts: NaN), and
+    # finite ones whose length overflows are scaled down first.
+    re, im = real(x), imag(x)
+    along = where(isinf(re), make_complex(sign_p.bind(re), 0), make_complex(0, sign_p.bind(im)))
+    infinite = where(logical_and(isinf(re), isinf(im)), unit, along)
+    infinite = where(logical_or(isnan(re), isnan(im)), unit, infinite)
+    small = where(isinf(size), multiply(x, 0.25), 1)
+    finite = divide(small, abs(small))
+    limit = where(logical_or(isinf(re), isinf(im)), infinite, finite)
+    return where(isinf(size), limit, unit)
 
 
 abs_p = Primitive(
@@ -60,11 +69,16 @@ def _complex_abs_rule(x: Aval) -> Aval:
 
 
 def _complex_abs_jvp(tangents: Sequence[Array], out: Array, x: Array) -> Array:
-    return real(multiply(conj(sign(x)), tangents[0]))
+    return real(multiply(conj(_unit(x)), tangents[0]))
 
 
 def _complex_abs_vjp(i: int, c: Array, out: Array, x: Array) -> Array:
-    return multiply(as_operand(c, x.dtype), conj(sign(x)))
+    return multiply(as_operand(c, x.dtype), conj(_unit(x)))
+
+
+def _unit(x: Array) -> Array:
+    size = abs(x)
+    return where(equal(size, 0), 0, divide(x, size))
 
 
 complex_abs_p = Primitive("complex_abs", np.absolute, _complex_abs_rule, "elementwise",

@@ -7,7 +7,7 @@ from typing import Any
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array
-from nuvec.core.errors import DtypeError, ShapeError
+from nuvec.core.errors import DtypeError
 from nuvec.core.ir import Aval
 from nuvec.core.ops.arithmetic import divide
 from nuvec.core.ops.comparison import equal, isnan, logical_and, logical_or
@@ -28,11 +28,12 @@ from nuvec.distributed.collectives.common import (
     inexact,
     linear_rules,
     present,
+    rank_of,
     refuse_complex,
     spread,
     whole_batch,
 )  # fmt: skip
-from nuvec.distributed.group import Group
+from nuvec.distributed.group import Group, group_or_default
 
 # all_sum is its own transpose: sum_r <c_r, sum_s x_s> = sum_s <sum_r c_r, x_s>
 
@@ -172,16 +173,8 @@ def all_min(x: Any, group: Group | None = None) -> Any:
 # broadcast: sum_r <c_r, x_root> = <sum_r c_r, x_root>
 
 
-def check_rank(name: str, rank: int, group: Group) -> None:
-    if not isinstance(rank, int) or not 0 <= rank < group.size():
-        raise ShapeError(
-            f"{name}: rank {rank!r} is not in this group of {group.size()} "
-            f"(0 to {group.size() - 1})"
-        )
-
-
 def _broadcast_rule(*avals: Aval, group: Group, active: bool, root: int) -> tuple[Aval, ...]:
-    check_rank("broadcast", root, group)
+    rank_of("broadcast", root, group)
     return avals
 
 
@@ -222,4 +215,6 @@ broadcast_p: Primitive = Primitive(
 @filtered
 def broadcast(x: Any, root: int = 0, group: Group | None = None) -> Any:
     """Rank `root`'s `x` on every rank; elsewhere `x` gives structure, shapes and dtypes."""
+    group = group_or_default("broadcast", group)
+    root = rank_of("broadcast", root, group)
     return communicate(broadcast_p, x, group, lambda a: a, root=root)

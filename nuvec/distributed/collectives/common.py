@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import DtypeError
+from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.ops.batching import batch_first
 from nuvec.core.ops.differentiation import stop_gradient_p
 from nuvec.core.primitive import Primitive
+from nuvec.core.traceback import format_user_frame
 from nuvec.distributed.axis_group import AxisGroup
-from nuvec.distributed.group import Group, default_group
+from nuvec.distributed.group import Group, group_or_default
 
 Tangents = Sequence[Array | None]
 
@@ -34,7 +36,7 @@ def communicate(
     """Record one communication of a tree: one equation, many operands, one message.
 
     In a group of one, `alone` says what the operation is there, and nothing is recorded."""
-    group = default_group() if group is None else group
+    group = group_or_default(primitive.name, group)
     if isinstance(group, AxisGroup):
         group.check_open(primitive.name)
     leaves, structure = tree.flatten(x)
@@ -46,8 +48,30 @@ def communicate(
     if not arrays:
         return x
     active = not all(a._node.primitive is stop_gradient_p for a in arrays)
-    outs = primitive.bind(*arrays, group=group, active=active, **params)
+    outs = located(primitive.bind(*arrays, group=group, active=active, **params))
     return tree.unflatten(structure, outs)
+
+
+def located(outs: list[Array]) -> list[Array]:
+    """Note the user's line on a communication: it may fail long after it was recorded."""
+    for node in outs[0]._node.inputs:  # the equation of which the results are projections
+        if node.source is None:
+            node.source = format_user_frame()
+    return outs
+
+
+def rank_of(name: str, rank: Any, group: Group) -> int:
+    """A rank that the user gave, as an int; ShapeError when the group does not have it."""
+    try:
+        number = operator.index(rank)
+    except TypeError:
+        number = -1
+    if not 0 <= number < group.size():
+        raise ShapeError(
+            f"{name}: rank {rank!r} is not in this group of {group.size()} "
+            f"(0 to {group.size() - 1})"
+        )
+    return number
 
 
 def strong(x: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -9,23 +10,24 @@ import numpy as np
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import DistributedError
+from nuvec.core.errors import DistributedError, ShapeError
 from nuvec.core.ir import Aval, aval
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.batching import batch_first
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 from nuvec.distributed.axis_group import AxisGroup
-from nuvec.distributed.collectives.all_reduce import check_rank
 from nuvec.distributed.collectives.common import (
     Tangents,
     buffers,
     communicate,
     inexact,
+    located,
     present,
+    rank_of,
     spread,
 )  # fmt: skip
-from nuvec.distributed.group import Group, default_group
+from nuvec.distributed.group import Group, group_or_default
 
 Specs = tuple[tuple[tuple[int, ...], np.dtype], ...]
 
@@ -96,8 +98,7 @@ def send(x: Any, dst: int, group: Group | None = None) -> Any:
     used.  In a group of two or more a rank may send to itself.
     """
     group = _group_of_several("send", group)
-    check_rank("send", dst, group)
-    return communicate(send_p, x, group, dst=dst)
+    return communicate(send_p, x, group, dst=rank_of("send", dst, group))
 
 
 # recv: its cotangent goes back to the sender
@@ -153,29 +154,47 @@ recv_p: Primitive = Primitive(
 def recv(shape: Sequence[int], dtype: Any, src: int, group: Group | None = None) -> Array:
     """What rank `src` sent to this rank: an array of `shape` and `dtype`.
 
-    Raises MismatchError when the message is another one, PeerError when `src` has gone.
+    Raises MismatchError when the message is another one, PeerError when `src` has gone, ShapeError
+    for a shape or rank that cannot be.
     """
     group = _group_of_several("recv", group)
-    check_rank("recv", src, group)
-    sizes = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-    spec = (sizes, dtypes.as_dtype(dtype))
-    (out,) = recv_p.bind(specs=(spec,), group=group, active=True, src=src)
+    src = rank_of("recv", src, group)
+    spec = (_sizes(shape), dtypes.as_dtype(dtype))
+    (out,) = located(recv_p.bind(specs=(spec,), group=group, active=True, src=src))
     return out
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    """A shape that the user gave: an integer or a sequence of them, none negative."""
+    try:
+        sizes: tuple[int, ...] = (operator.index(shape),)
+    except TypeError:
+        try:
+            sizes = tuple([operator.index(n) for n in shape])
+        except TypeError:
+            raise ShapeError(
+                f"recv: shape is {shape!r}, and should be an integer or a sequence of integers"
+            ) from None
+    if any(n < 0 for n in sizes):
+        raise ShapeError(f"recv: shape {sizes} has a negative size")
+    return sizes
 
 
 @filtered
 def recv_like(x: Any, src: int, group: Group | None = None) -> Any:
     """What rank `src` sent, in the structure, shapes and dtypes of `x` (an Array or a tree)."""
     group = _group_of_several("recv_like", group)
-    check_rank("recv_like", src, group)
+    src = rank_of("recv_like", src, group)
     leaves, structure = tree.flatten(x)
     avals = [operand(leaf, "recv_like's template").aval for leaf in leaves]
-    outs = recv_p.bind(specs=_specs(avals), group=group, active=True, src=src) if avals else []
+    if not avals:
+        return x
+    outs = located(recv_p.bind(specs=_specs(avals), group=group, active=True, src=src))
     return tree.unflatten(structure, outs)
 
 
 def _group_of_several(name: str, group: Group | None) -> Group:
-    group = default_group() if group is None else group
+    group = group_or_default(name, group)
     if isinstance(group, AxisGroup):
         _refuse_axis(name, group)
     if group.size() == 1:

@@ -77,3 +77,12 @@ def mismatch(one: tuple[int, str], other: tuple[int, str]) -> MismatchError:
         f"rank {rank} is at {at}, rank {peer} at {peer_at}; every rank must make the same calls "
         "in the same order on a group"
     )
+
+
+def circle(sides: str) -> MismatchError:
+    """The error for ranks that wait for each other; `sides` says what each is at, in turn."""
+    return MismatchError(
+        f"{sides}: each waits for the next, so none can go on; a message has to be sent before the "
+        "recv that waits for it, and every rank must make the same calls in the same order on a "
+        "group"
+    )

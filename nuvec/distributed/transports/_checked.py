@@ -7,8 +7,10 @@ leaves the group intact. A group of one rank never reaches the transport.
 from __future__ import annotations
 
 import hashlib
+import operator
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +30,19 @@ WARN_AFTER = 10.0
 def again(error: DistributedError) -> DistributedError:
     """A new error like `error`, for another thread or a later call to raise."""
     return type(error)(*error.args)
+
+
+def split_number(name: str, value: Any) -> int:
+    """A colour or key of a split, which travels as 64 bits; `TypeError` or `ValueError`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"split: {name} is {value!r}, a {type(value).__name__}, and should be an integer"
+        ) from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"split: {name} {number} does not fit into 64 bits")
+    return number
 
 
 class CheckedCommunicator(Communicator):
@@ -120,6 +135,7 @@ class CheckedCommunicator(Communicator):
         return self._recv(call, checked)
 
     def split(self, color: int, key: int = -1) -> Communicator:
+        color, key = split_number("color", color), split_number("key", key)
         mine = np.array([color, self.rank if key < 0 else key], dtype=np.int64)
         seq = self._calls
         table = self._call(Op.SPLIT, [mine])[0].reshape(self.size, 2).tolist()

@@ -100,6 +100,8 @@ class Link:
         """Whether the owner waits for room to write."""
         self.early: dict[Key, Receive] = {}
         self.posted: dict[Key, Receive] = {}
+        self.questions: list[tuple[Head, bytes]] = []
+        """WAITING frames that nobody has looked at."""
         self.pending: deque[memoryview[Any]] = deque()
         """What the kernel has not yet taken of the frames sent."""
         self.writing = False
@@ -254,7 +256,7 @@ class Link:
             if key in self.early:
                 raise DistributedError(f"malformed stream: frame {head} came twice")
             receive = Receive(key, None, None)
-            if head.kind != Kind.ABORT:
+            if head.kind in (Kind.COLLECTIVE, Kind.POINT_TO_POINT):
                 self.early[key] = receive
         elif not receive.check(head, specs):
             raise Unexpected(self, receive, head, specs)
@@ -296,6 +298,8 @@ class Link:
         if receive.head.kind == Kind.ABORT:
             reason = bytes(receive.payload).decode(errors="replace")
             raise Aborted(self, reason, receive.head.peer == 1)
+        if receive.head.kind == Kind.WAITING:
+            self.questions.append((receive.head, bytes(receive.payload)))
         if receive.heir is not None:
             _inherit(receive.heir, receive)
 

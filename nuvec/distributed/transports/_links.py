@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from nuvec.core.errors import DistributedError, MismatchError, PeerError
 from nuvec.distributed.transports._call import Call, Op, mismatch
+from nuvec.distributed.transports._circles import ASK_SECONDS, Circles, Question
 from nuvec.distributed.transports._link import Aborted, Link, Lost, Receive, Unexpected
 from nuvec.distributed.transports.wire import MAX_REASON, Head, Kind, pack_head
 
@@ -59,6 +60,7 @@ class Links:
         self.lock = threading.Lock()
         """Held during a call. `abort` from another thread goes through `_wake` instead."""
         self.broken: DistributedError | None = None
+        self.circles = Circles(rank)
         self.members: dict[int, tuple[int, ...]] = {}
         """The members of each group, to describe a peer's call on another group than ours."""
         self._by_fd = {link.fd: link for link in links.values()}
@@ -85,20 +87,29 @@ class Links:
             else:
                 return
         started = time.monotonic()
-        warned = False
+        warned = asked = False
         drain = tuple(drain)
+        self.circles.wait()
         while True:
             missing = [link for link, receive in needed if not receive.done]
             for link in missing:
                 self._check_possible(link, at)
+            self._answer(missing, at)
             for link in drain:
                 if (link.pending or link.unwritable) and link not in missing:
+                    # Who leaves after its part of a collective has had all it needed of it; what
+                    # is not written then is a question.
+                    if link.left and at.call.op < Op.SEND:
+                        continue
                     self.check_present(link, at)
                     missing.append(link)
             if not missing:
                 return
-            active = max(started, *(link.last_active for link in missing))
             now = time.monotonic()
+            if not asked and now - started >= ASK_SECONDS:
+                asked = True
+                self.circles.ask(at.call, at.group, at.text(), self._unfinished(needed))
+            active = max(started, *(link.last_active for link in missing))
             silent = now - active
             if silent >= self.timeout:
                 raise PeerError(
@@ -115,7 +126,18 @@ class Links:
                     _names(missing),
                 )
             limit = self.timeout if warned else min(self.timeout, self.warn_after)
-            self.poll(limit - silent)
+            self.poll(limit - silent if asked else min(limit - silent, started + ASK_SECONDS - now))
+
+    def _unfinished(self, needed: Needed) -> set[Link]:
+        return {link for link, receive in needed if not receive.done}
+
+    def _answer(self, missing: Iterable[Link], at: At) -> None:
+        """Look at what other waiting ranks ask."""
+        for link in self.links.values():
+            while link.questions:
+                head, payload = link.questions.pop(0)
+                question = Question.of(link, head, payload)
+                self.circles.answer(question, at.call, at.group, at.text(), set(missing))
 
     def poll(self, seconds: float) -> None:
         """Read and write what is possible, waiting at most `seconds` for anything to be."""

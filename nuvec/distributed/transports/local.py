@@ -19,7 +19,7 @@ import numpy as np
 
 from nuvec.core.errors import DistributedError, PeerError
 from nuvec.distributed.communicator import Buffer, Communicator, Spec
-from nuvec.distributed.transports._call import Call, Op, mismatch
+from nuvec.distributed.transports._call import Call, Op, circle, mismatch
 from nuvec.distributed.transports._checked import (
     DEFAULT_TIMEOUT,
     WARN_AFTER,
@@ -96,7 +96,7 @@ class _World:
                     raise again(self.broken)
                 self._check_possible(rank, at)
                 waited = time.monotonic() - started
-                missing = [p for p in range(self.size) if p != rank and at.needs(p)]
+                missing = self._needed(rank, at)
                 if waited >= self.timeout:
                     text = f"rank {rank} gave up after {waited:.0f} s (NUVEC_TIMEOUT) at {at.text}"
                     raise self.fail(PeerError(f"{text}: no word from ranks {missing}"))
@@ -115,15 +115,37 @@ class _World:
             del self.waiting[rank]
 
     def _check_possible(self, rank: int, at: _Waiting) -> None:
-        """Two ranks that each wait for the other's part of a different call wait for ever."""
-        for peer in range(self.size):
-            if not at.needs(peer) or peer == rank:
-                continue
+        """Raise if this rank waits for one that has left, or, round a circle, for itself."""
+        for peer in self._needed(rank, at):
             if peer in self.left:
                 raise self.fail(PeerError(f"rank {peer} has left; rank {rank} is at {at.text}"))
-            other = self.waiting.get(peer)
-            if other is not None and other.needs(rank):
-                raise self.fail(mismatch((rank, at.text), (peer, other.text)))
+        path = self._circle(rank)
+        sides = [(r, self.waiting[r].text) for r in path]
+        if len(path) == 2 and any(self.waiting[r].meeting is not None for r in path):
+            raise self.fail(mismatch(*sides))
+        if path:
+            raise self.fail(circle("; ".join(f"rank {r} is at {text}" for r, text in sides)))
+
+    def _needed(self, rank: int, at: _Waiting) -> list[int]:
+        return [peer for peer in range(self.size) if peer != rank and at.needs(peer)]
+
+    def _circle(self, rank: int) -> list[int]:
+        """Blocked ranks, from `rank` on, of which each needs the next and the last one `rank`;
+        the shortest such circle, or [] where there is none."""
+        reached_from = {rank: rank}
+        reached = deque([rank])
+        while reached:
+            here = reached.popleft()
+            for peer in self._needed(here, self.waiting[here]):
+                if peer == rank:
+                    path = [here]
+                    while path[-1] != rank:
+                        path.append(reached_from[path[-1]])
+                    return path[::-1]
+                if peer in self.waiting and peer not in reached_from:
+                    reached_from[peer] = here
+                    reached.append(peer)
+        return []
 
 
 class LocalCommunicator(CheckedCommunicator):

@@ -80,6 +80,7 @@ class MeshCommunicator(CheckedCommunicator):
         at = At(self._me, call, self._group, self._members)
         with self._links.lock:
             try:
+                self._links.circles.begin(self._group, call.seq)
                 if call.op in _REDUCTIONS:
                     if sum([array.nbytes for array in arrays]) <= SMALL:
                         return self._reduce_small(at, arrays)
@@ -247,6 +248,7 @@ class MeshCommunicator(CheckedCommunicator):
             try:
                 self._links.poll(0)
                 self._links.check_present(link, at)
+                self._links.circles.send(self._group, link.peer.rank, call.seq)
                 self._push(at, 0, link, [as_bytes(array) for array in arrays])
                 self._links.wait([], at, [link])
             except BaseException as error:

@@ -56,6 +56,7 @@ class Kind(IntEnum):
     POINT_TO_POINT = 2
     BYE = 3
     ABORT = 4
+    WAITING = 5
 
 
 class Head(NamedTuple):
@@ -110,9 +111,14 @@ def unpack_head(buffer: bytearray, offset: int) -> Head:
 class Stranger(Exception):
     """The other end is not a rank of this job (or does not speak this protocol)."""
 
+    def __init__(self, why: str, claim: int | None = None) -> None:
+        """`claim` is the rank it said it was."""
+        super().__init__(why)
+        self.claim = claim
+
 
 class Refused(ConfigurationError):
-    """The other end is of this job, proved it, and says that this rank cannot join."""
+    """The other end is of this job, proved it, and the two cannot be in one world."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +143,19 @@ Handshake = Generator[bytes | int, bytes, Peer]
 
 _HELLO = struct.Struct("<4sBxxxIII32s64sI")
 _REPLY = struct.Struct("<32s64sI32s")
-_STATUS = struct.Struct("<B32s")
+_STATUS = struct.Struct("<BI32s")
 _MAC = 32
 OK, DUPLICATE, WRONG_WORLD = 0, 1, 2
-_REFUSALS = {
-    DUPLICATE: "rank {me} is already taken: two processes were started as rank {me}",
-    WRONG_WORLD: "rank {peer} was started with another world size than rank {me}",
-}
+
+
+def _refusal(status: int, rank: int, world: int, by: int, by_world: int) -> str:
+    """Why `rank` cannot join `by`, which each were told the size of their world."""
+    if status == DUPLICATE:
+        return f"rank {rank} is already taken: two processes were started as rank {rank}"
+    return (
+        f"rank {rank} was started with world size {world}, rank {by} with {by_world}: every rank "
+        "needs the same NUVEC_WORLD_SIZE, or the same host file"
+    )
 
 
 def _mac(identity: Identity, label: bytes, *parts: bytes) -> bytes:
@@ -177,13 +189,12 @@ def connect_side(identity: Identity, peer_rank: int) -> Handshake:
         raise Stranger("the other end does not know this job's secret, or is of another job")
     yield _mac(identity, b"connects", hello, said)
     answer = yield _STATUS.size
-    status, proof = _STATUS.unpack(answer)
-    expected = _mac(identity, b"status", hello, said, answer[:1])
+    status, world, proof = _STATUS.unpack(answer)
+    expected = _mac(identity, b"status", hello, said, answer[:-_MAC])
     if not hmac.compare_digest(proof, expected):
         raise Stranger("the other end's answer is not authentic")
     if status != OK:
-        text = _REFUSALS.get(status, "refused").format(me=identity.rank, peer=peer_rank)
-        raise Refused(text)
+        raise Refused(_refusal(status, identity.rank, identity.world, peer_rank, world))
     return Peer(peer_rank, _host_text(host), pid)
 
 
@@ -197,16 +208,24 @@ def accept_side(identity: Identity, connected: set[int]) -> Handshake:
         raise Stranger(f"it claims to be rank {rank} and looks for rank {to_rank}")
     said = os.urandom(32) + _host_field().ljust(64, b"\0") + struct.pack("<I", os.getpid())
     yield said + _mac(identity, b"accepts", hello, said)
-    proof = yield _MAC
+    try:
+        proof = yield _MAC
+    except Stranger:  # how a rank with another secret ends, which cannot check our proof
+        raise Stranger(
+            f"it claims to be rank {rank} but hung up: it has another NUVEC_SECRET or NUVEC_JOB",
+            rank,
+        ) from None
     if not hmac.compare_digest(proof, _mac(identity, b"connects", hello, said)):
-        raise Stranger(f"it claims to be rank {rank} but does not know this job's secret")
+        raise Stranger(f"it claims to be rank {rank} but does not know this job's secret", rank)
     status = OK
     if world != identity.world or rank >= identity.world:
         status = WRONG_WORLD
     elif rank in connected:
         status = DUPLICATE
-    code = bytes([status])
-    yield code + _mac(identity, b"status", hello, said, code)
+    answer = struct.pack("<BI", status, identity.world)
+    yield answer + _mac(identity, b"status", hello, said, answer)
+    if status == WRONG_WORLD:  # no matter who is right, this world cannot be completed
+        raise Refused(_refusal(status, rank, world, identity.rank, identity.world))
     if status != OK:
-        raise Stranger(_REFUSALS[status].format(me=rank, peer=identity.rank))
+        raise Stranger(_refusal(status, rank, world, identity.rank, identity.world), rank)
     return Peer(rank, _host_text(host), pid)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from nuvec.core.array import Array
 from nuvec.nn import init
+from nuvec.nn.arguments import check_size
 from nuvec.nn.layers import activations
 from nuvec.nn.module import Module
 
@@ -74,6 +75,7 @@ class PReLU(Module):
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
         super().__init__()
+        num_parameters = check_size("PReLU", "num_parameters", num_parameters)
         self.weight = _constant(init)((num_parameters,))
 
     def __call__(self, x: Array) -> Array:

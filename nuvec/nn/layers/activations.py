@@ -1,7 +1,8 @@
 """Activation functions.
 
 They take an array of any shape and a floating dtype and return the same shape and dtype;
-`softmax` and its like work along an axis. Names follow MLX.
+`softmax` and its like work along an axis. Numbers such as slopes take the dtype of the array.
+Names follow MLX.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from nuvec.core.ops.exponential import sigmoid as _sigmoid
 from nuvec.core.ops.exponential import tanh as _tanh
 from nuvec.core.ops.logaddexp import logaddexp
 from nuvec.core.ops.selection import clip, where
+from nuvec.nn.arguments import like
 
 
 def relu(x: Array) -> Array:
@@ -47,21 +49,23 @@ def relu6(x: Array) -> Array:
 
 def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
     """x where it is positive, else negative_slope * x."""
-    return where(x > 0, x, negative_slope * x)
+    return where(x > 0, x, like(negative_slope, x) * x)
 
 
 def prelu(x: Array, alpha: Array) -> Array:
     """x where it is positive, else alpha * x, with an alpha that broadcasts with x."""
+    alpha = alpha if isinstance(alpha, Array) else like(alpha, x)
     return where(x > 0, x, alpha * x)
 
 
 def elu(x: Array, alpha: float = 1.0) -> Array:
     """x where it is positive, else alpha (exp(x) - 1)."""
-    return where(x > 0, x, alpha * expm1(x))
+    return where(x > 0, x, like(alpha, x) * expm1(x))
 
 
 def celu(x: Array, alpha: float = 1.0) -> Array:
     """x where it is positive, else alpha (exp(x / alpha) - 1)."""
+    alpha = like(alpha, x)
     return where(x > 0, x, alpha * expm1(x / alpha))
 
 
@@ -128,16 +132,17 @@ def gelu_fast_approx(x: Array) -> Array:
 
 def hard_tanh(x: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array:
     """x, clipped to [min_val, max_val]."""
-    return clip(x, min_val, max_val)
+    return clip(x, like(min_val, x), like(max_val, x))
 
 
 def hard_shrink(x: Array, lambd: float = 0.5) -> Array:
     """x where |x| > lambd, else 0."""
-    return where(abs(x) <= lambd, 0, x)  # NaN stays NaN
+    return where(abs(x) <= like(lambd, x), 0, x)  # NaN stays NaN
 
 
 def softshrink(x: Array, lambd: float = 0.5) -> Array:
     """x brought nearer to 0 by lambd, and 0 where |x| <= lambd."""
+    lambd = like(lambd, x)
     return x - clip(x, -lambd, lambd)
 
 
@@ -148,7 +153,7 @@ def hardswish(x: Array) -> Array:
 
 def step(x: Array, threshold: float = 0.0) -> Array:
     """1 where x > threshold, else 0, in x's dtype."""
-    return (x > threshold).astype(x.dtype)
+    return (x > like(threshold, x)).astype(x.dtype)
 
 
 def softmax(x: Array, axis: int = -1) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nuvec.core.array import Array
 from nuvec.core.ops.selection import where
+from nuvec.nn.arguments import number
 from nuvec.nn.module import Module
 from nuvec.random import bernoulli
 
@@ -15,6 +16,15 @@ class Dropout(Module):
 
     In evaluation mode, and with p = 0, it returns its input. Each call draws anew from the
     default random stream, or from `key` when one is given.
+
+    - A run that was interrupted goes on with the masks it would have had, from
+      `nv.random.get_state()` and `set_state`, saved and restored with parameters and optimizer.
+    - A compiled function draws one key from the default stream at each call and derives its own
+      from it: its masks are others than those of the same steps uncompiled.
+    - The default streams of all ranks are alike: the ranks of a group drop the same places of
+      their parts of the batch, and the layers of a sharded model agree. For masks that differ,
+      pass a key with the rank folded in: `nv.random.fold_in(key, group.rank())`.
+
     (Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html)
 
     >>> import nuvec as nv
@@ -28,9 +38,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"Dropout: p must be at least 0 and less than 1, got {p}.")
-        self.p = float(p)
+        self.p = float(number(p, "Dropout: p", 0, 1))
 
     def __call__(self, x: Array, key: Array | None = None) -> Array:
         """x of any shape and floating dtype -> the same"""

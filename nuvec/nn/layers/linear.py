@@ -7,10 +7,11 @@ from typing import Any
 
 from nuvec.core.array import Array
 from nuvec.core.errors import ShapeError
+from nuvec.nn.arguments import check_size
 from nuvec.nn.init import uniform
 from nuvec.nn.module import Module
 
-__all__ = ["Identity", "Linear", "affine", "check_size", "project"]
+__all__ = ["Identity", "Linear", "affine", "project"]
 
 
 class Identity(Module):
@@ -82,10 +83,3 @@ def project(layer: Module, x: Array) -> Array:
             f"size {weight.shape[1]}, got {x.aval}."
         )
     return x @ weight.T
-
-
-def check_size(layer: str, name: str, size: int) -> int:
-    """`size`, which must be a positive integer."""
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"{layer}: {name} must be a positive integer, got {size!r}.")
-    return size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nuvec.core.array import Array
+from nuvec.nn.arguments import number
 from nuvec.nn.optim.base import GradientTransformation, Schedule, chain
 from nuvec.nn.optim.transforms import (
     Mask,
@@ -24,8 +25,8 @@ def sgd(
     """Stochastic gradient descent: p -= learning_rate v, where v = g without momentum.
 
     learning_rate -- a number, a scalar Array, or a schedule (`scale_by_learning_rate`)
-    momentum      -- m in v = g + m v; with `nesterov` the step is g + m v instead of v
-    weight_decay  -- d in g = gradient + d p; `update` then needs the parameters
+    momentum      -- m >= 0 in v = g + m v; with `nesterov` the step is g + m v instead of v
+    weight_decay  -- d >= 0 in g = gradient + d p; `update` then needs the parameters
 
     >>> import nuvec as nv
     >>> from nuvec.nn import optim
@@ -37,10 +38,14 @@ def sgd(
     >>> optim.apply_updates(params, updates)["w"]
     array([0.8, 1.6], dtype=float32)
     """
-    if nesterov and not momentum:
+    momentum = number(momentum, "sgd: momentum", 0)
+    weight_decay = number(weight_decay, "sgd: weight_decay", 0)
+    with_momentum = isinstance(momentum, Array) or momentum != 0
+    if nesterov and not with_momentum:
         raise ValueError("sgd: nesterov needs a momentum, as in sgd(0.1, 0.9, nesterov=True).")
-    parts = [add_decayed_weights(weight_decay)] if weight_decay else []
-    if momentum:
+    decays = isinstance(weight_decay, Array) or weight_decay != 0
+    parts = [add_decayed_weights(weight_decay)] if decays else []
+    if with_momentum:
         parts.append(trace(momentum, nesterov))
     return chain(*parts, scale_by_learning_rate(learning_rate))
 

@@ -7,15 +7,18 @@ from typing import Any, NamedTuple
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import DtypeError
-from nuvec.core.functions.creation import zeros
+from nuvec.core.errors import DtypeError, TreeError
+from nuvec.core.functions.filled import zeros
 from nuvec.core.ops.arithmetic import sqrt
 from nuvec.core.ops.exponential import expm1
 from nuvec.core.ops.selection import where
+from nuvec.nn.arguments import as_number, like, number
 from nuvec.nn.optim.base import (
     GradientTransformation,
     Schedule,
     as_update,
+    check_shapes,
+    expect_state,
     map_arrays,
     moment_like,
     stateless,
@@ -37,8 +40,14 @@ __all__ = [
 
 
 def scale(factor: float | Array) -> GradientTransformation:
-    """u = factor g"""
-    return stateless(lambda updates, params: map_arrays(lambda g: as_update(g) * factor, updates))
+    """u = factor g, for a number or a scalar Array."""
+    factor = number(factor, "scale: factor")
+
+    def scaled(g: Any) -> Array:
+        g = as_update(g)
+        return g * like(factor, g)
+
+    return stateless(lambda updates, params: map_arrays(scaled, updates))
 
 
 class ScaleByScheduleState(NamedTuple):
@@ -55,24 +64,26 @@ def scale_by_learning_rate(learning_rate: float | Array | Schedule) -> GradientT
     compiled step.
     """
     if not callable(learning_rate):
-        return stateless(
-            lambda updates, params: map_arrays(lambda g: _scaled(g, learning_rate), updates)
-        )
+        fixed = number(learning_rate, "learning_rate")
+        return stateless(lambda updates, params: _scaled(updates, params, fixed))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        rate = learning_rate(state.count)
-        scaled = map_arrays(lambda g: _scaled(g, rate), updates)
-        return scaled, ScaleByScheduleState(state.count + 1)
+        expect_state(state, ScaleByScheduleState, "a learning rate that is a schedule")
+        rate = as_number(learning_rate(state.count), "what the learning rate's schedule returns")
+        return _scaled(updates, params, rate), ScaleByScheduleState(state.count + 1)
 
     return GradientTransformation(lambda params: ScaleByScheduleState(zero_count()), update)
 
 
-def _scaled(gradient: Any, rate: Any) -> Array:
-    gradient = as_update(gradient)
-    # A learning rate held in an Array must not widen the update.
-    if isinstance(rate, Array):
-        rate = rate.astype(dtypes.real_part(gradient.dtype))
-    return gradient * -rate
+def _scaled(updates: Any, params: Any, rate: Any) -> Any:
+    if params is not None:
+        check_shapes(updates, params)
+
+    def scaled(g: Any) -> Array:
+        g = as_update(g)
+        return g * -like(rate, g)
+
+    return map_arrays(scaled, updates)
 
 
 class TraceState(NamedTuple):
@@ -86,18 +97,39 @@ def trace(decay: float, nesterov: bool = False) -> GradientTransformation:
 
     (Sutskever et al. 2013, https://proceedings.mlr.press/v28/sutskever13.html)
     """
+    decay = number(decay, "momentum", 0)
+
+    def decayed(t: Array, g: Array) -> Array:
+        return g + like(decay, t) * t
 
     def update(updates: Any, state: TraceState, params: Any = None) -> tuple[Any, TraceState]:
-        updates = map_arrays(as_update, updates)
+        expect_state(state, TraceState, "momentum")
+        updates = _updates_like(state.trace, updates)
         # A parameter without a gradient keeps its trace.
-        new = map_arrays(lambda t, g: t if g is None else g + decay * t, state.trace, updates)
+        new = map_arrays(lambda t, g: t if g is None else decayed(t, g), state.trace, updates)
         if nesterov:
-            return map_arrays(lambda g, t: g + decay * t, updates, new), TraceState(new)
+            return map_arrays(lambda g, t: decayed(t, g), updates, new), TraceState(new)
         return map_arrays(lambda g, t: t, updates, new), TraceState(new)
 
     return GradientTransformation(
         lambda params: TraceState(map_arrays(moment_like, params)), update
     )
+
+
+def _updates_like(moments: Any, updates: Any) -> Any:
+    """The gradients in the dtypes of their moments, so that the state keeps its dtypes."""
+    check_shapes(moments, updates)
+
+    def convert(gradient: Any, moment: Array | None) -> Array:
+        gradient = as_update(gradient)
+        if moment is None:
+            raise TreeError(
+                f"a gradient {gradient.aval} came for a parameter that has no state: it was None, "
+                "or integer, at init(params)."
+            )
+        return gradient.astype(moment.dtype)
+
+    return map_arrays(convert, updates, moments)
 
 
 class ScaleByAdamState(NamedTuple):
@@ -120,16 +152,19 @@ def scale_by_adam(
     (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, algorithm 1.)
     """
 
-    for name, decay in (("b1", b1), ("b2", b2)):
-        if not 0 <= decay < 1:
-            raise ValueError(f"adam: {name} must be at least 0 and less than 1, got {decay}.")
+    # Floats, also if they are Arrays: their logarithm is taken in Python.
+    b1 = float(number(float(as_number(b1, "adam: b1")), "adam: b1", 0, 1))
+    b2 = float(number(float(as_number(b2, "adam: b2")), "adam: b2", 0, 1))
+    eps = number(eps, "adam: eps", 0)
+    eps_root = number(eps_root, "adam: eps_root", 0)
 
     def init(params: Any) -> ScaleByAdamState:
         moments = map_arrays(_real_moment, params)
         return ScaleByAdamState(zero_count(), moments, map_arrays(lambda m: m, moments))
 
     def update(updates: Any, state: ScaleByAdamState, params: Any = None) -> tuple[Any, Any]:
-        updates = map_arrays(as_update, updates)
+        expect_state(state, ScaleByAdamState, "adam")
+        updates = _updates_like(state.mu, updates)
         count = state.count + 1
         mu = map_arrays(lambda m, g: m if g is None else b1 * m + (1 - b1) * g, state.mu, updates)
         nu = map_arrays(
@@ -143,7 +178,7 @@ def scale_by_adam(
                 t = count.astype(g.dtype)
                 corrections[g.dtype] = _bias_correction(b1, t), _bias_correction(b2, t)
             first, second = corrections[g.dtype]
-            return (m / first) / (sqrt(n / second + eps_root) + eps)
+            return (m / first) / (sqrt(n / second + like(eps_root, n)) + like(eps, n))
 
         return map_arrays(direction, updates, mu, nu), ScaleByAdamState(count, mu, nu)
 
@@ -172,18 +207,24 @@ def add_decayed_weights(weight_decay: float, mask: Mask = None) -> GradientTrans
     """u = g + weight_decay p, where the mask (a tree of bools, or a function of the parameters
     that makes one) is True; without one, everywhere. `update` needs the parameters."""
 
+    weight_decay = number(weight_decay, "weight_decay", 0)
+
+    def decayed(g: Any, p: Any, flag: bool) -> Array:
+        if not flag:
+            return as_update(g)
+        p = operand(p, "a parameter")
+        p = p.astype(dtypes.accumulation(p.dtype))
+        return as_update(g) + like(weight_decay, p) * p
+
     def update(updates: Any, params: Any) -> Any:
         if params is None:
             raise ValueError(
                 "weight decay needs the parameters: call update(grads, state, params)."
             )
         if mask is None:
-            return map_arrays(lambda g, p: as_update(g) + weight_decay * p, updates, params)
-        flags = mask(params) if callable(mask) else mask
-        return map_arrays(
-            lambda g, p, flag: as_update(g) + weight_decay * p if flag else g,
-            updates, params, flags,
-        )  # fmt: skip
+            return map_arrays(lambda g, p: decayed(g, p, True), updates, params)
+        flags = map_arrays(bool, mask(params) if callable(mask) else mask)
+        return map_arrays(decayed, updates, params, flags)
 
     return stateless(update)
 
@@ -207,15 +248,21 @@ def global_norm(updates: Any) -> Array:
 def clip_by_global_norm(max_norm: float) -> GradientTransformation:
     """u = g min(1, max_norm / |g|), where |g| is the norm of all gradients together.
 
-    Gradients within the bound keep their bits. (Pascanu et al. 2013, arXiv:1211.5063)
+    max_norm is at least 0; infinity clips nothing. Gradients within the bound keep their bits.
+    (Pascanu et al. 2013, arXiv:1211.5063)
     """
+    max_norm = number(max_norm, "clip_by_global_norm: max_norm", 0, infinite=True)
 
     def update(updates: Any, params: Any) -> Any:
         norm = global_norm(updates)
         # The comparison is this way round so that a NaN norm shows instead of passing.
-        factor = where(norm <= max_norm, 1.0, max_norm / norm)
-        return map_arrays(
-            lambda g: as_update(g) * factor.astype(dtypes.real_part(as_update(g).dtype)), updates
-        )
+        bound = like(max_norm, norm)
+        factor = where(norm <= bound, 1.0, bound / norm)
+
+        def clipped(g: Any) -> Array:
+            g = as_update(g)
+            return g * like(factor, g)
+
+        return map_arrays(clipped, updates)
 
     return stateless(update)

@@ -44,6 +44,7 @@ def test_isclose_is_numpys(equal_nan):
 
 
 def test_array_equal():
-    assert bool(nv.array_equal(nv.ones(2), [1, 1])) and not bool(nv.array_equal([1], [1, 1]))
+    assert bool(nv.array_equal(nv.ones(2), np.ones(2)))
+    assert not bool(nv.array_equal(np.ones(1), np.ones(2)))
     nan = np.array([np.nan])
     assert not bool(nv.array_equal(nan, nan)) and bool(nv.array_equal(nan, nan, equal_nan=True))

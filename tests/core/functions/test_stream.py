@@ -121,3 +121,48 @@ def test_ranks_start_alike():
         with stream_set(Stream()):
             draws.append([draw(), draw()])
     assert draws[0] == draws[1]
+
+
+def test_the_state_is_two_integers_and_brings_back_the_draws():
+    random.seed(-(2**70))
+    draw()
+    state = random.get_state()
+    assert state == (-(2**70), 1) and all(type(item) is int for item in state)
+    expected = [draw(), draw()]
+    for saved in (state, list(state)):
+        random.seed(5)
+        random.set_state(saved)
+        assert [draw(), draw()] == expected
+    random.set_state(np.array([3, 2]))
+    assert random.get_state() == (3, 2)
+
+
+def test_the_state_of_compiled_draws():
+    noisy = nv.compile(lambda x: (x + random.uniform(), x + random.uniform()))
+    noisy(nv.array(0.0))
+    state = random.get_state()
+    assert state.drawn == 1  # one key a call, from which the draws inside derive
+    expected = [float(v) for v in noisy(nv.array(0.0))]
+    draw()
+    random.set_state(state)
+    assert [float(v) for v in noisy(nv.array(0.0))] == expected
+
+
+@pytest.mark.parametrize("wrong", [None, 3, (1,), (1, 2, 3), (1.5, 0), ("a", 0), {"seed": 1}])
+def test_states_that_are_none(wrong):
+    with pytest.raises((TypeError, ValueError), match="set_state takes what get_state returned"):
+        random.set_state(wrong)
+    with pytest.raises(ValueError, match="no count"):
+        random.set_state((0, -1))
+
+
+def test_the_state_inside_a_trace_is_refused():
+    for function in (random.get_state, lambda: random.set_state((0, 0))):
+
+        def f(x, function=function):
+            function()
+            return x
+
+        for transform in (nv.vmap, nv.compile):
+            with pytest.raises(ConcretizationError, match=r"nv\.random\.[gs]et_state"):
+                transform(f)(nv.zeros(3))
