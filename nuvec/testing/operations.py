@@ -432,6 +432,7 @@ UNDRAWN = {
     "sum_partials": "its backward is not the adjoint of its forward, by design",
     "sum_gradients.axis": "its backward is not the adjoint of its forward, by design",
     "sum_partials.axis": "its backward is not the adjoint of its forward, by design",
+    "class_index": "a check of labels, which are integers",
     "while_loop": "without max_steps it has forward mode alone",
     "placeholder": "made by recording", "projection": "made by recording",
     "identity": "made by recording", "mark": "made by recording",

@@ -191,8 +191,8 @@ class Call:
         )
         if not isinstance(result, tuple | list) or len(result) != len(self.positions):
             raise TreeError(
-                f"{self.rule.kind} {self.name}: bwd must return a tuple with a cotangent for each of "
-                f"the {len(self.positions)} differentiable arguments; it returned "
+                f"{self.rule.kind} {self.name}: bwd must return a tuple with a cotangent for each "
+                f"of the {len(self.positions)} differentiable arguments; it returned "
                 + (f"{len(result)}" if isinstance(result, tuple | list) else type(result).__name__)
             )
         flat: list[Array | None] = []

@@ -59,4 +59,8 @@ CASES = [
          "matrix"),
     Case("depends", lambda x, y, z: di.depends(x, [y, z]), (sample(), integers(2), sample(0)),
          lambda x, y, z: x, "several"),
+    Case("optimization_barrier", di.optimization_barrier_p.bind, (sample(2, 3), sample(4)),
+         lambda x, y: x, "matrix"),
+    Case("optimization_barrier", di.optimization_barrier_p.bind, (sample(), integers(2)),
+         lambda x, y: x, "scalar"),
 ]  # fmt: skip
