@@ -217,17 +217,40 @@ from nuvec.core.ops.structure import concatenate as concat
 from nuvec.core.ops.power import power as pow
 from nuvec.core.ops.shape import transpose as permute_dims
 
-# Checking, and communication
+# Namespaces; those that are not always needed are imported when first asked for
 
-from nuvec.distributed.group import synchronize
-from nuvec.testing.derivatives import check_grads
+import importlib
+import typing
 
-# Namespaces
+from nuvec import linalg, random, tree
 
-from nuvec import distributed, linalg, nn, random, tree
+if typing.TYPE_CHECKING:
+    from nuvec import distributed, nn, testing
+    from nuvec.distributed.group import synchronize
+    from nuvec.testing.derivatives import check_grads
 
 newaxis = None
 __version__ = "0.1.0"
+
+_MODULES = ("distributed", "nn", "testing")
+_LATER = {
+    "synchronize": "nuvec.distributed.group",
+    "check_grads": "nuvec.testing.derivatives",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"nuvec.{name}")
+    if name in _LATER:
+        found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        return found
+    raise AttributeError(f"module 'nuvec' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Array",
@@ -441,6 +464,7 @@ __all__ = [
     "tan",
     "tanh",
     "tensordot",
+    "testing",
     "tile",
     "transpose",
     "tree",
