@@ -118,7 +118,8 @@ def _raise_failure(node: Node) -> None:
     )
 
 
-def _fail(node: Node, error: BaseException) -> None:
+def fail(node: Node, error: BaseException) -> None:
+    """Give a node an error instead of a value: it is raised each time somebody asks."""
     node.primitive = _Failed(error)
     node.params = NO_PARAMS
     node.inputs = ()
@@ -129,7 +130,7 @@ def _run_queued(node: Node) -> None:
     try:
         compute(node)
     except BaseException as error:
-        _fail(node, error)
+        fail(node, error)
         if not isinstance(error, Exception):
             raise
 
@@ -149,7 +150,7 @@ def _fail_dependent_communications(failed: Node, pending: list[Node], error: Bas
                         f"the operand of its {node.primitive.name} could not be computed: "
                         f"{type(error).__name__}: {error}"
                     )
-                _fail(node, error)
+                fail(node, error)
 
 
 def queue_of(node: Node) -> CommunicationQueue | None:
@@ -270,4 +271,4 @@ def _placeholders(node: Node, trace: Any) -> set[str]:
     return names
 
 
-__all__ = ["compute", "evaluate", "flush", "interpret", "queue_of"]
+__all__ = ["compute", "evaluate", "fail", "flush", "interpret", "queue_of"]

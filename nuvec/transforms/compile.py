@@ -23,6 +23,7 @@ from nuvec.core.node import Node, constant, context, live
 from nuvec.core.recording import trace_ir
 from nuvec.core.traceback import filtered, note_source
 from nuvec.transforms.call import call_p
+from nuvec.transforms.donate import run_donating, to_donate
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.ir_tools import label_leaves
 from nuvec.transforms.shapeless import PROBE, Polymorphic, leading_size, with_leading_size
@@ -100,6 +101,7 @@ class Compiled:
         static_argnums: tuple[int, ...],
         static_argnames: frozenset[str],
         shapeless: bool = False,
+        donate_argnums: tuple[int, ...] = (),
     ) -> None:
         functools.update_wrapper(self, f)
         self._f = f
@@ -108,6 +110,7 @@ class Compiled:
         self._cache: OrderedDict[Any, _Entry] = OrderedDict()
         self._signature = _signature(f)
         self._shapeless = shapeless
+        self._donate_argnums = donate_argnums
         self._bases: list[_Base] = []  # of shapeless signatures
 
     def __repr__(self) -> str:
@@ -126,10 +129,26 @@ class Compiled:
         if context.traces or any(a._node.marks and live(a._node.marks) for a in operands):
             outs = call_p.bind(*operands, ir=entry.ir, name=name)
         else:
-            outs = self._run(entry, operands)
+            places = self._donated_places(args, len(operands) - len(arrays))
+            del arrays  # handles that would keep what is donated from being alone
+            outs = self._run(entry, operands, places)
         return tree.unflatten(entry.structure, outs[: len(entry.ir.outputs)])
 
-    def _run(self, entry: _Entry, operands: list[Array]) -> list[Array]:
+    def _donated_places(self, args: Any, captures: int) -> list[int]:
+        """The operands that come from donated arguments."""
+        if not self._donate_argnums:
+            return []
+        donated = {n % len(args) for n in self._donate_argnums if -len(args) <= n < len(args)}
+        static, rest, _ = self._split_static(args, {})
+        places, start = [], captures
+        for i, a in enumerate(rest):
+            count = tree.structure(a).num_leaves
+            if i in donated:
+                places += range(start, start + count)
+            start += count
+        return places
+
+    def _run(self, entry: _Entry, operands: list[Array], places: list[int]) -> list[Array]:
         """Run at once, after the communications queued before."""
         if entry.ir.effect:
             queue = queue_of(Node(call_p, (), {"ir": entry.ir}, None))
@@ -138,9 +157,13 @@ class Compiled:
         eval(operands)
         if entry.plan is None:
             entry.plan = lower(entry.ir)
-        values = [np.asarray(a._node.value) for a in operands]
+        donated = to_donate(operands, places) if places else ()
         try:
-            results = entry.plan.run(*values)
+            if donated:
+                results = run_donating(entry.ir, name_of(self._f), operands, donated)
+            else:
+                values = [np.asarray(a._node.value) for a in operands]
+                results = entry.plan.run(*values)
         except Exception as error:
             note_source(error)
             raise
@@ -341,6 +364,7 @@ def compile(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     shapeless: bool = False,
+    donate_argnums: int | Sequence[int] = (),
 ) -> Any:
     """`f`, traced once per signature and run as a NumPy program.
 
@@ -353,6 +377,9 @@ def compile(
     shapeless -- one program for every size of the leading axis (the batch): `f` is traced at the
                  first two sizes and once more to confirm, and further sizes follow.  ShapeError
                  where it does other things at other sizes
+    donate_argnums -- arguments whose arrays the call may write its results over (the parameters
+                 and optimizer state of a training step).  An array whose memory was taken raises
+                 when it is used again; one that something else can see is left alone
 
     `lower(*args)` shows the program, `explain(*args)` says why a call would trace again.
 
@@ -363,10 +390,15 @@ def compile(
     """
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     if f is None:
         return functools.partial(
-            compile, static_argnums=numbers, static_argnames=names, shapeless=shapeless
+            compile,
+            static_argnums=numbers,
+            static_argnames=names,
+            shapeless=shapeless,
+            donate_argnums=donated,
         )
     if not callable(f):
         raise TypeError(f"compile takes a function, got {type(f).__name__}")
-    return Compiled(f, numbers, frozenset(names), shapeless)
+    return Compiled(f, numbers, frozenset(names), shapeless, donated)

@@ -125,16 +125,26 @@ class _Storage:
 
 
 def place(
-    ir: IR, groups: Sequence[Group], contiguous: Sequence[bool], into: Sequence[int] = ()
+    ir: IR,
+    groups: Sequence[Group],
+    contiguous: Sequence[bool],
+    into: Sequence[int] = (),
+    donated: Sequence[int] = (),
 ) -> Placement:
     """Decide where every value of the scheduled IR lives.  The outputs `into` go to C-contiguous
-    arrays that the caller gives, which share memory with nothing else."""
-    return _Placer(ir, groups, contiguous, into).run()
+    arrays that the caller gives, which share memory with nothing else.  The inputs `donated` may
+    be overwritten once they are dead, and become outputs."""
+    return _Placer(ir, groups, contiguous, into, donated).run()
 
 
 class _Placer:
     def __init__(
-        self, ir: IR, groups: Sequence[Group], contiguous: Sequence[bool], into: Sequence[int]
+        self,
+        ir: IR,
+        groups: Sequence[Group],
+        contiguous: Sequence[bool],
+        into: Sequence[int],
+        donated: Sequence[int],
     ) -> None:
         self.into = into
         self.ir = ir
@@ -156,6 +166,11 @@ class _Placer:
         for a in ir.outputs:
             if type(a) is Var:
                 self.last[a] = FOREVER
+        for n in donated:
+            v = ir.inputs[n]
+            death = self.last.setdefault(v, -1)
+            given = _Storage(owned=True, aval=v.aval, death=death, variables=[v], written=[v])
+            self.roots[v] = frozenset((given,))
 
     def foreign(self, var: Var, layout: Layout) -> None:
         self.roots[var] = frozenset((_Storage(foreign=True),))

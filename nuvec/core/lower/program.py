@@ -154,6 +154,20 @@ def lower_into(ir: IR, into: Sequence[int]) -> Callable[..., list[Any]]:
     return emitted.function
 
 
+def lower_donating(ir: IR, donated: Sequence[int]) -> Callable[..., list[Any]]:
+    """The program of an IR that may write over the inputs `donated` once it has used them.
+
+    Every input is C-contiguous (or a scalar), and those donated share memory with nothing else."""
+    contiguous = (True,) * len(ir.inputs)
+    simple = simplify(inline(ir), contiguous)
+    if config.check_ir:
+        check_ir(simple)
+    placement = place(simple, schedule(simple), contiguous, (), donated)
+    emitted = emit(simple, placement, (False,) * len(contiguous), None)
+    weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
+    return emitted.function
+
+
 class _General:
     """The program for inputs that are not all C-contiguous, made when the first such call comes.
 
