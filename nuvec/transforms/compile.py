@@ -139,8 +139,9 @@ class Compiled:
         if not self._donate_argnums:
             return []
         donated = {n % len(args) for n in self._donate_argnums if -len(args) <= n < len(args)}
-        static, rest, _ = self._split_static(args, {})
-        places, start = [], captures
+        _, rest, _ = self._split_static(args, {})
+        places: list[int] = []
+        start = captures
         for i, a in enumerate(rest):
             count = tree.structure(a).num_leaves
             if i in donated:
