@@ -58,14 +58,14 @@ def _every_axes(ranks: list[int], limit: int) -> Iterator[tuple[int | None, ...]
 
 
 def varied(x: np.ndarray, k: int) -> np.ndarray:
-    """Element k of a batch made of `x`: the same numbers at other positions."""
+    """Element k of a batch made of `x`: its numbers at other positions and, where they are
+    floating, a little smaller, so that the elements differ also in their sums and extremes."""
     if k == 0:
         return x
-    if x.ndim == 0:
-        if dtypes.is_inexact(x.dtype):
-            return np.asarray(x * (1 - k / 64)).astype(x.dtype)
-        return x
-    return np.roll(x.reshape(-1), k).reshape(x.shape)
+    moved = np.roll(x.reshape(-1), k).reshape(x.shape)
+    if dtypes.is_inexact(x.dtype):
+        return np.asarray(moved * (1 - k / 64)).astype(x.dtype)
+    return moved
 
 
 def _check(

@@ -162,7 +162,10 @@ def _agree(branches: Branches, mode: str, active: tuple[bool, ...]) -> _Parts:
                     passed.append(i)
                 mine.append(("operand", i))
                 continue
-            free = (k for k, a in enumerate(slots) if a is r.aval and k not in taken)
+            # Under vmap every branch's linear part runs, on what is in the slots: another branch's
+            # numbers do no harm there, but its integers may be indices that are out of bounds.
+            shared = dtypes.is_inexact(r.aval.dtype)
+            free = (k for k, a in enumerate(slots) if shared and a is r.aval and k not in taken)
             k = next(free, len(slots))
             if k == len(slots):
                 slots.append(r.aval)

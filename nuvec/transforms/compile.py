@@ -109,6 +109,7 @@ class Compiled:
         self._static_argnames = static_argnames
         self._cache: OrderedDict[Any, _Entry] = OrderedDict()
         self._signature = _signature(f)
+        _check_static(f, self._signature, static_argnums, static_argnames)
         self._shapeless = shapeless
         self._donate_argnums = donate_argnums
         self._bases: list[_Base] = []  # of shapeless signatures
@@ -345,6 +346,28 @@ def _signature(f: Any) -> inspect.Signature | None:
         return inspect.signature(f)
     except (TypeError, ValueError):
         return None
+
+
+def _check_static(
+    f: Any, signature: inspect.Signature | None, numbers: Sequence[int], names: frozenset[str]
+) -> None:
+    """Raise for static arguments that the function does not have."""
+    if signature is None:
+        return
+    kinds = [p.kind for p in signature.parameters.values()]
+    count = sum(k in (0, 1) for k in kinds)  # positional
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        wrong = [n for n in numbers if not -count <= n < count]
+        if wrong:
+            raise ValueError(
+                f"compile of {name_of(f)}: static_argnums={wrong} of {count} positional arguments"
+            )
+    unknown = sorted(names - set(signature.parameters))
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        raise ValueError(
+            f"compile of {name_of(f)}: static_argnames={unknown}, and its arguments are "
+            f"{list(signature.parameters)}"
+        )
 
 
 def _labels(f: Any, args: Any, kwargs: Any) -> list[str]:

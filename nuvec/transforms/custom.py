@@ -9,9 +9,12 @@ and backward as closed IRs, which does the same when it is differentiated later.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
@@ -24,7 +27,6 @@ from nuvec.core.traceback import filtered
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.jvp import matching_leaves
 from nuvec.transforms.rule_record import Building, record_rule, refuse_reverse_over
-from nuvec.transforms.vmap import bind_arguments
 
 
 class _Traced(threading.local):
@@ -62,7 +64,7 @@ class CustomFunction:
     @filtered
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._check_defined()
-        args, kwargs, _ = bind_arguments(self.fun, args, kwargs)
+        args, kwargs = _with_defaults(self.fun, args, kwargs)
         if kwargs:
             raise TypeError(
                 f"{self.kind} {name_of(self.fun)}: keyword-only arguments {sorted(kwargs)} cannot "
@@ -125,6 +127,18 @@ class custom_vjp(CustomFunction):
         return _record_native(call, trace)
 
 
+def _with_defaults(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as the rules take them: positional where they can be, defaults filled in."""
+    try:
+        bound = inspect.signature(fun).bind(*args, **kwargs)
+    except ValueError:  # a builtin without a signature
+        return args, kwargs
+    bound.apply_defaults()
+    return bound.args, dict(bound.kwargs)
+
+
 class Call:
     """One call's arguments, taken apart: the differentiable ones are a tree of arrays."""
 
@@ -149,6 +163,7 @@ class Call:
         self.avals = [a.aval for a in self.arrays]
         self.out_structure: Any = None
         self.residual_structure: Any = None
+        self.residual_static: dict[int, Any] = {}
 
     def arguments(self, arrays: Sequence[Array]) -> list[Any]:
         moving = iter(tree.unflatten(self.structure, list(arrays)))
@@ -178,15 +193,26 @@ class Call:
                 f"returned {type(result).__name__}"
             )
         outs = self._flat(result[0], "fwd")
-        residuals, self.residual_structure = tree.flatten(result[1])
-        return outs, [operand(r, f"a residual of {self.name}") for r in residuals]
+        leaves, self.residual_structure = tree.flatten(result[1])
+        # What is no array (a shape, an axis, a flag) is handed to bwd as it is.
+        self.residual_static = {
+            i: x for i, x in enumerate(leaves) if not isinstance(x, Array | np.ndarray | np.generic)
+        }
+        return outs, [
+            operand(x, f"a residual of {self.name}")
+            for i, x in enumerate(leaves)
+            if i not in self.residual_static
+        ]
 
     def bwd(self, residuals: Sequence[Array], cs: Sequence[Array]) -> list[Array | None]:
         """The arguments' cotangents, flat, checked against the arguments."""
         assert self.rule.bwd is not None
+        kept, static = iter(residuals), self.residual_static
+        count = self.residual_structure.num_leaves
+        leaves = [static[i] if i in static else next(kept) for i in range(count)]
         result = self.rule.bwd(
             *self.fixed.values(),
-            tree.unflatten(self.residual_structure, list(residuals)),
+            tree.unflatten(self.residual_structure, leaves),
             tree.unflatten(self.out_structure, list(cs)),
         )
         if not isinstance(result, tuple | list) or len(result) != len(self.positions):

@@ -120,7 +120,7 @@ def value_and_grad(
     @wraps(f)
     @filtered
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        positions = [_position(n, args, f) for n in numbers]
+        positions, _ = positions_of(numbers, args, f)
         for k in keywords:
             if k not in kwargs:
                 raise TypeError(
@@ -201,7 +201,10 @@ def positions_of(argnums: Argnums, args: tuple[Any, ...], f: Any) -> tuple[list[
     """(the positions argnums names, whether it is a single integer)."""
     single = isinstance(argnums, int)
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    return [_position(n, args, f) for n in numbers], single
+    places = [_position(n, args, f) for n in numbers]
+    if len(set(places)) != len(places):
+        raise TypeError(f"{name_of(f)}: argnums={argnums} names an argument twice")
+    return places, single
 
 
 def _position(n: int, args: tuple[Any, ...], f: Any) -> int:

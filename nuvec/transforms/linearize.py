@@ -10,7 +10,7 @@ from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, NuvecError, ShapeError
 from nuvec.core.ir import Aval
 from nuvec.core.node import Node, Trace, observed_effects
-from nuvec.core.ops.differentiation import zeros_of
+from nuvec.core.ops.differentiation import depends_p, optimization_barrier_p, zeros_of
 from nuvec.core.primitive import IDENTITY, MARK, MINUS_ONE, ONE, PROJECTION, identity_input
 from nuvec.core.traceback import filtered
 from nuvec.core.walk import Step
@@ -106,7 +106,8 @@ def linear_transpose(f: Callable[..., Any], *primals: Any) -> Callable[[Any], An
 
     Of `primals` only shapes and dtypes count.  The result takes a cotangent like `f`'s output and
     returns a tuple of them like the primals: <c, f(x)> = <transpose(c), x>, without conjugation.
-    Raises NuvecError that names the operation when `f` is not linear.
+    Raises NuvecError that names an operation that is not linear; calls, loops and joins with
+    constants are taken to be.
 
     >>> import nuvec as nv
     >>> nv.linear_transpose(lambda x: 3 * x[::2], nv.zeros(4))(nv.array([1.0, 2.0]))
@@ -136,12 +137,18 @@ def linear_transpose(f: Callable[..., Any], *primals: Any) -> Callable[[Any], An
     return transposed
 
 
+_PASSES_ON = (IDENTITY, PROJECTION, MARK, depends_p, optimization_barrier_p)
+
+
 def _check_linear(trace: Trace, steps: Sequence[Step], name: str) -> None:
     """Raise unless every recorded equation is linear in what depends on the inputs."""
     for node, inputs in steps:
         primitive = node.primitive
+        # What is inside calls and loops (marks) is not looked at.
+        if primitive in _PASSES_ON or primitive.effect:
+            continue
         active = [i for i, n in enumerate(inputs) if is_active(n, trace)]
-        if primitive in (IDENTITY, PROJECTION, MARK) or primitive.effect or not active:
+        if not active:
             continue
         if primitive.derivatives is not None:
             passes = all(primitive.derivatives[i] in (ONE, MINUS_ONE) for i in active)

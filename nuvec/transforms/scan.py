@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from nuvec.core import tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import ShapeError, TreeError
@@ -98,6 +100,8 @@ def _length(inputs: list[tuple[str, Array]], length: int | None) -> int:
             raise ShapeError(f"scan: xs{path} is a scalar; it needs a leading axis to loop over")
         sizes[f"xs{path}"] = x.shape[0]
     if length is not None:
+        if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 0:
+            raise ShapeError(f"scan: length must be an integer, 0 or more, got {length!r}")
         sizes["length"] = int(length)
     if not sizes:
         raise ShapeError("scan: give xs, or length for a loop without inputs")

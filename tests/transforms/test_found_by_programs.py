@@ -63,3 +63,25 @@ def test_a_communicating_branch_whose_result_nobody_uses() -> None:
             np.testing.assert_array_equal(zero, [0, 0])
             np.testing.assert_array_equal(one, [1, 1])
             np.testing.assert_array_equal(tangent, [1, 1])
+
+
+def test_branches_do_not_share_index_residuals() -> None:
+    """Under vmap both linear parts run; the indices of one branch are no indices of the other."""
+
+    def f(x: Any, y: Any) -> Any:
+        return nv.cond(
+            y.sum() > 0,
+            lambda x, y: y * x.at[nv.array([2, 0])].set(y).sum(),
+            lambda x, y: y * nv.tanh(y[nv.array([1, 1])].sum()),
+            x,
+            y,
+        )
+
+    x, y = nv.array([0.9, 0.8, 0.4]), nv.array([0.5, 0.3])
+    batch = nv.stack([y, -y])
+    expected = nv.stack([nv.jvp(lambda y: f(x, y), (v,), (v,))[1] for v in batch])
+    found = nv.vmap(lambda v: nv.jvp(lambda y: f(x, y), (v,), (v,))[1])(batch)
+    assert nv.allclose(found, expected)
+    gradient = nv.vmap(nv.grad(lambda x, y: f(x, y).sum(), argnums=1), in_axes=(None, 0))
+    each = nv.stack([nv.grad(lambda y: f(x, y).sum())(v) for v in batch])
+    assert nv.allclose(gradient(x, batch), each)
