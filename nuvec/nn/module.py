@@ -73,7 +73,12 @@ class Module(Structured):
         self._no_grad = frozenset()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} does not define __call__.")
+        """What the module computes: each subclass defines it.  Raises NotImplementedError where
+        one has not, as a container of parameters that is never called need not."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say what it computes: define "
+            "`def __call__(self, x): ...` in it"
+        )
 
     # --- Attributes by name
 

@@ -7,6 +7,7 @@ where all values that occur are far from its kinks and poles, so derivatives can
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,7 +68,7 @@ class Step:
         return found
 
 
-class Nested:
+class Nested(ABC):
     """An operation that holds programs: control flow, a compiled or custom function, a transform.
 
     See `nuvec.testing.nested`, which has them."""
@@ -77,19 +78,21 @@ class Nested:
     kinds: str
     sizes: int = 1
 
+    @abstractmethod
     def draw(
         self, choose: Choices, operands: Sequence[Ranks], drawing: Drawing
     ) -> tuple[tuple[Any, ...], tuple[Program, ...]] | None:
         """Parameters and bodies for these operands (for each sample, of all ranks)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def apply(
         self, group: Any, bodies: Sequence[Program], arrays: Sequence[Array], params: Any
     ) -> Array:
-        raise NotImplementedError
+        """The operation, recorded with nuvec on one rank."""
 
+    @abstractmethod
     def simulate(self, bodies: Sequence[Program], operands: Ranks, params: Any) -> list[np.ndarray]:
-        raise NotImplementedError
+        """What it gives on every rank, by NumPy."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ class _Traced(threading.local):
         self.building: list[Building] = []
 
 
-class CustomFunction:
+class CustomFunction(ABC):
     """What custom_vjp and custom_jvp share: a function, whose calls the innermost open trace
     records in its own way."""
 
@@ -79,12 +80,13 @@ class CustomFunction:
             return tree.unflatten(call.out_structure, outs)
         return self._native(call, innermost)
 
+    @abstractmethod
     def _check_defined(self) -> None:
         """Raise when there is no rule yet."""
 
+    @abstractmethod
     def _native(self, call: Call, trace: Trace) -> Any:
         """Record a call under a differentiating trace."""
-        raise NotImplementedError
 
 
 class custom_vjp(CustomFunction):
