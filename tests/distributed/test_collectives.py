@@ -120,8 +120,7 @@ def test_rules(case: CollectiveCase, size: int) -> None:
     """The adjoint identity to 1e-12, second derivatives, vmap, compile: see check_collective."""
     if size == 1 and not case.alone:
         return  # a group of one has nobody to talk to
-    check_collective(case.function, lambda rank, n: _templates(case, n), (size,),
-                     order=2 if size < 4 else 1)  # fmt: skip
+    check_collective(case.function, lambda rank, n: _templates(case, n), (size,), order=2)
 
 
 def _templates(case: CollectiveCase, size: int) -> list[np.ndarray]:
@@ -324,7 +323,7 @@ def rank_process(rank: int, directory: str, size: int) -> None:
     Path(directory, f"{rank}.pickle").write_bytes(pickle.dumps(found))
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES[1:])
 def test_processes_give_the_same_bits_as_threads(size: int) -> None:
     root = str(Path(__file__).parents[2])
     with tempfile.TemporaryDirectory(prefix="nuvec-test-") as directory:
