@@ -9,7 +9,7 @@ from typing import Any
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, literal, operand
-from nuvec.core.errors import DtypeError, ShapeError
+from nuvec.core.errors import DtypeError
 from nuvec.core.node import Trace
 from nuvec.core.primitive import (
     identity_input,
@@ -17,7 +17,7 @@ from nuvec.core.primitive import (
 )  # fmt: skip
 from nuvec.core.traceback import filtered
 from nuvec.transforms.backward import Recording
-from nuvec.transforms.jvp import matching_leaves
+from nuvec.transforms.jvp import match_leaves
 
 
 @filtered
@@ -45,39 +45,17 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     recording.run(arguments, inputs)
 
     def vjp_fn(cotangent: Any) -> Any:
-        pulled = recording.pull(_match_cotangents(recording, cotangent))
+        avals = [n.aval for n in recording.nodes]
+        pulled = recording.pull(
+            match_leaves(
+                recording.name, "output", "cotangent", recording.structure, cotangent, avals
+            )
+        )
         return tree.unflatten(structure, pulled)
 
     out = tree.unflatten(recording.structure, [Array(n) for n in recording.nodes])
     vjp_fn = filtered(vjp_fn)
     return (out, vjp_fn, recording.aux) if has_aux else (out, vjp_fn)
-
-
-def _match_cotangents(recording: Recording, cotangent: Any) -> list[Array | None]:
-    leaves = matching_leaves(f"{recording.name}: the cotangents", recording.structure, cotangent)
-    matched: list[Array | None] = []
-    count = len(recording.nodes)
-    paths, _ = tree.flatten_with_path(tree.unflatten(recording.structure, list(range(count))))
-    for c, node, (path, _) in zip(leaves, recording.nodes, paths, strict=True):
-        where = f"output{tree.keystr(path)}"
-        if c is None or not dtypes.is_inexact(node.aval.dtype):
-            matched.append(None)
-            continue
-        array = operand(c, f"{recording.name}: the cotangent of {where}")
-        if array.shape != node.aval.shape:
-            raise ShapeError(
-                f"{recording.name}: {where} has shape {node.aval.shape} and its cotangent "
-                f"{array.shape}; they must be equal"
-            )
-        if array.dtype != node.aval.dtype:
-            if not array.aval.weak:
-                raise DtypeError(
-                    f"{recording.name}: {where} is {node.aval} and its cotangent {array.aval}; "
-                    f"convert it with .astype({dtypes.name(node.aval.dtype)!r})"
-                )
-            array = array.astype(node.aval.dtype)
-        matched.append(array)
-    return matched
 
 
 def name_of(f: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, NuvecError, ShapeError, TreeError
+from nuvec.core.ir import Aval
 from nuvec.core.node import Node, Trace, observed_effects, open_trace
 from nuvec.core.ops.arithmetic import add, masked_product, multiply, negative
 from nuvec.core.ops.differentiation import depends_p, zeros_of
@@ -239,6 +240,35 @@ def matching_leaves(what: str, structure: Any, given: Any) -> list[Any]:
 
 
 _LEAF = tree.structure(0)
+
+
+def match_leaves(
+    name: str, owner: str, kind: str, structure: Any, given: Any, avals: Sequence[Aval]
+) -> list[Array | None]:
+    """The leaves of a tree of tangents or cotangents (`kind`), checked against what they belong to
+    (`owner`): a weak scalar takes its dtype, None and integer leaves are zero (None)."""
+    found: list[Array | None] = []
+    leaves = matching_leaves(f"{name}: the {kind}s", structure, given)
+    paths = structure.paths()
+    for leaf, a, path in zip(leaves, avals, paths, strict=True):
+        if leaf is None or not dtypes.is_inexact(a.dtype):
+            found.append(None)
+            continue
+        where = f"{name}: {owner}{tree.keystr(path)}"
+        array = operand(leaf, f"{name}: the {kind} of {owner}{tree.keystr(path)}")
+        if array.shape != a.shape:
+            raise ShapeError(
+                f"{where} has shape {a.shape} and its {kind} {array.shape}; they must be equal"
+            )
+        if array.dtype != a.dtype:
+            if not array.aval.weak:
+                raise DtypeError(
+                    f"{where} is {a} and its {kind} {array.aval}; convert it with "
+                    f".astype({dtypes.name(a.dtype)!r})"
+                )
+            array = array.astype(a.dtype)
+        found.append(array)
+    return found
 
 
 def split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:

@@ -5,44 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nuvec.core import dtypes, tree
+from nuvec.core import tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import DtypeError, NuvecError, ShapeError
-from nuvec.core.ir import Aval
+from nuvec.core.errors import NuvecError
 from nuvec.core.node import Node, Trace, observed_effects
 from nuvec.core.ops.differentiation import depends_p, optimization_barrier_p, zeros_of
 from nuvec.core.primitive import IDENTITY, MARK, MINUS_ONE, ONE, PROJECTION, identity_input
 from nuvec.core.traceback import filtered
 from nuvec.core.walk import Step
 from nuvec.transforms.backward import Recording
-from nuvec.transforms.jvp import forward_walk, is_active, matching_leaves, tied
-
-
-def match_leaves(
-    what: str, structure: Any, given: Any, avals: Sequence[Aval]
-) -> list[Array | None]:
-    """The leaves of a tree of tangents or cotangents, checked against what they belong to: a weak
-    scalar takes its dtype, None and integer leaves are zero (None)."""
-    found: list[Array | None] = []
-    leaves = matching_leaves(what, structure, given)
-    paths = structure.paths()
-    for leaf, a, path in zip(leaves, avals, paths, strict=True):
-        if leaf is None or not dtypes.is_inexact(a.dtype):
-            found.append(None)
-            continue
-        where = f"{what}{tree.keystr(path)}"
-        array = operand(leaf, where)
-        if array.shape != a.shape:
-            raise ShapeError(f"{where} has shape {array.shape}, and what it belongs to {a.shape}")
-        if array.dtype != a.dtype:
-            if not array.aval.weak:
-                raise DtypeError(
-                    f"{where} is {array.aval}, and what it belongs to {a}; convert it with "
-                    f".astype({dtypes.name(a.dtype)!r})"
-                )
-            array = array.astype(a.dtype)
-        found.append(array)
-    return found
+from nuvec.transforms.jvp import forward_walk, is_active, match_leaves, tied
 
 
 class _Linear:
@@ -67,7 +39,7 @@ class _Linear:
         """The output tangents for tangents of the primals."""
         recording = self.recording
         avals = [n.aval for n in recording.inputs]
-        given = match_leaves(f"{self.name}: the tangents", self.structure, tangents, avals)
+        given = match_leaves(self.name, "primals", "tangent", self.structure, tangents, avals)
         moving: dict[Node, Array] = {
             n: t for n, t in zip(recording.inputs, given, strict=True) if t is not None
         }
@@ -130,8 +102,7 @@ def linear_transpose(f: Callable[..., Any], *primals: Any) -> Callable[[Any], An
     @filtered
     def transposed(cotangent: Any) -> Any:
         avals = [n.aval for n in recording.nodes]
-        what = f"{name}: the cotangents"
-        given = match_leaves(what, recording.structure, cotangent, avals)
+        given = match_leaves(name, "output", "cotangent", recording.structure, cotangent, avals)
         return tree.unflatten(structure, recording.pull(given))
 
     return transposed

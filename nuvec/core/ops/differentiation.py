@@ -31,43 +31,30 @@ def stop_gradient(x: Any) -> Any:
     return tree.map(lambda leaf: stop_gradient_p.bind(operand(leaf, "stop_gradient's operand")), x)
 
 
-# depends(x, *others) is x, evaluated after the others
+def _after(name: str) -> Primitive:
+    """A primitive f(x, *others) that is x, evaluated after the others."""
+
+    def vmap(
+        size: int, axes: Sequence[int | None], x: Array, *others: Array
+    ) -> tuple[Array, int | None]:
+        return primitive.bind(x, *others), axes[0]
+
+    primitive = Primitive(
+        name,
+        lambda x, *others: x,
+        lambda x, *others: x,
+        "other",
+        jvp=lambda tangents, out, x, *others: tangents[0],
+        vjp=lambda i, c, out, x, *others: c if i == 0 else None,
+        vmap=vmap,
+    )
+    return primitive
 
 
-def _depends_vmap(
-    size: int, axes: Sequence[int | None], x: Array, *others: Array
-) -> tuple[Array, int | None]:
-    return depends_p.bind(x, *others), axes[0]
-
-
-depends_p = Primitive(
-    "depends",
-    lambda x, *others: x,
-    lambda x, *others: x,
-    "other",
-    jvp=lambda tangents, out, x, *others: tangents[0],
-    vjp=lambda i, c, out, x, *others: c if i == 0 else None,
-    vmap=_depends_vmap,
-)
-
-
-def _barrier_vmap(
-    size: int, axes: Sequence[int | None], x: Array, *others: Array
-) -> tuple[Array, int | None]:
-    return optimization_barrier_p.bind(x, *others), axes[0]
-
-
-# As depends, but no pass looks through it: what is computed from its result is computed after the
+depends_p = _after("depends")
+# The same, but no pass looks through it: what is computed from its result is computed after the
 # others, and is not merged with the same equations elsewhere.
-optimization_barrier_p = Primitive(
-    "optimization_barrier",
-    lambda x, *others: x,
-    lambda x, *others: x,
-    "other",
-    jvp=lambda tangents, out, x, *others: tangents[0],
-    vjp=lambda i, c, out, x, *others: c if i == 0 else None,
-    vmap=_barrier_vmap,
-)
+optimization_barrier_p = _after("optimization_barrier")
 
 
 def depends(x: Any, on: Any) -> Any:
