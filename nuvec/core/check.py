@@ -14,7 +14,7 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.errors import IRError
-from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, results_of, sub_irs
+from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, held_irs, results_of, sub_irs
 from nuvec.core.printer import Names, format_eqn
 
 __all__ = ["check_ir"]
@@ -25,8 +25,9 @@ def check_ir(ir: IR) -> None:
 
     Every variable is defined before it is used, and once. Every equation has as many outputs,
     of the shapes and dtypes, as its primitive's shape rule gives for its inputs. Literals and
-    constants hold what their avals say. IRs in parameters are well-formed themselves, use no
-    variable from outside, and fit the operands of a call. What `IR.effect` remembers is true.
+    constants hold what their avals say. IRs in parameters, those of custom rules included, are
+    well-formed themselves, use no variable from outside, and fit the operands of a call. What
+    `IR.effect` remembers is true.
 
     >>> from nuvec.core.ir import aval
     >>> x = Var(aval((3,), dtypes.float32))
@@ -36,13 +37,14 @@ def check_ir(ir: IR) -> None:
         ...
     nuvec.core.errors.IRError: the outputs use a (float32[3]), which is not defined before.
     """
-    _Checker(ir, "").check()
+    _Checker(ir, "", set()).check()
 
 
 class _Checker:
-    def __init__(self, ir: IR, within: str) -> None:
+    def __init__(self, ir: IR, within: str, seen: set[int]) -> None:
         self.ir = ir
         self.within = within  # which IR of which equation this is; "" for the outermost
+        self.seen = seen  # the records whose IRs are checked
         self.names = Names(ir)
         self.defined: set[Var] = set()
 
@@ -96,7 +98,7 @@ class _Checker:
         for atom in eqn.inputs:
             self.check_atom(atom, "the operands", eqn)
         primitive = eqn.primitive
-        inner = [(n, ir) for n, value in eqn.params.items() for ir in sub_irs({n: value})]
+        inner = held_irs(eqn, self.seen)
         if inner and not primitive.higher_order:
             self.fail(
                 f"{primitive.name} holds an IR but is not declared higher_order, so that its "
@@ -105,7 +107,7 @@ class _Checker:
             )
         for name, ir in inner:
             within = f" in the parameter {name} of {primitive.name}{self.within}"
-            _Checker(ir, within).check()
+            _Checker(ir, within, self.seen).check()
         self.check_call(eqn, inner)
         self.check_avals(eqn)
         self.define(eqn.outputs, "the outputs of the equation", eqn)

@@ -153,7 +153,10 @@ class IR:
         self.derived[key] = value
         return value
 
-    if TYPE_CHECKING:  # attached by the files that show an IR: html.py, dot.py
+    if TYPE_CHECKING:  # attached by the files that show an IR: printer.py, html.py, dot.py
+
+        def to_text(self, source: bool = False, constants: Any = "short") -> str:
+            """The program as text: `printer.format_ir`."""
 
         def to_dot(self) -> str:
             """The program as a graph, in Graphviz's DOT language."""
@@ -199,6 +202,20 @@ def sub_irs(params: dict[str, Any]) -> tuple[IR, ...]:
         elif isinstance(value, tuple):
             found.extend(v for v in value if isinstance(v, IR))
     return tuple(found)
+
+
+def held_irs(eqn: Eqn, seen: set[int]) -> list[tuple[str, IR]]:
+    """The IRs of an equation and where each is: those of `sub_irs`, and those of the records among
+    its parameters (a custom rule).  A record may refer to itself: one that is in `seen` is left
+    out, and the others enter it."""
+    found = [(name, ir) for name, value in eqn.params.items() for ir in sub_irs({name: value})]
+    for name, words in eqn.primitive.words.items():
+        record: Any = eqn.params.get(name)
+        if any(type(record) is w for w in words.values()) and id(record) not in seen:
+            seen.add(id(record))
+            fields = {f"{name}.{f}": getattr(record, f) for f in record.text_fields}
+            found += [(f, ir) for f, value in fields.items() for ir in sub_irs({f: value})]
+    return found
 
 
 def has_effect(primitive: Primitive, params: dict[str, Any]) -> bool:

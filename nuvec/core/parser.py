@@ -6,7 +6,13 @@
     eqn     = (binder+ | "()") "=" primitive ["[" (name "=" value)* "]"] atom* [comment]
     atom    = name | number [":" ["~"] dtype]
     value   = number | string | tuple | list | dict | dtype | aval | slice | scalar | ir | symbol
+            | word | record
     symbol  = "@" name
+    record  = "&" int name "[" (name "=" value)* "]" | "*" int
+
+A constant is nested lists of numbers, or `bytes('...')`. A word is a name that the primitive has
+for a value of the parameter (`Primitive.words`), or in a record the name of another parameter of
+its equation.
 
 A comment on the line an equation ends in is its source; other comments are skipped.
 """
@@ -14,7 +20,10 @@ A comment on the line an equation ends in is its source; other comments are skip
 from __future__ import annotations
 
 import ast
+import base64
+import binascii
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -35,6 +44,8 @@ _TOKEN = re.compile(
     | (?P<number>-?(?:inf\b|nan\b|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))
     | (?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)
     | (?P<symbol>@\w+)
+    | (?P<anchor>&\d+)
+    | (?P<reference>\*\d+)
     | (?P<opaque><[^\n]*)
     | (?P<ellipsis>\.\.\.)
     | (?P<sign>[{}()\[\],:=~.])
@@ -76,7 +87,8 @@ def parse(text: str, groups: Mapping[str, Any] | None = None) -> IR:
 
     Primitives are looked up by name. Raises IRError where the text is not an IR, names an
     unknown primitive, an undefined variable or a group that is not given, or holds a value that
-    text cannot carry (a callable, a custom rule, a constant that was too large to print).
+    text cannot carry (a function of the user's) or leaves out (a constant of more than 64 elements,
+    unless `ir.to_text(constants="full")` wrote it).
 
     >>> ir = parse("{ lambda x:float32[3] . in (x) }")
     >>> ir.in_avals
@@ -86,6 +98,8 @@ def parse(text: str, groups: Mapping[str, Any] | None = None) -> IR:
     ir = parser.ir()
     if parser.peek().kind != "end":
         parser.fail("the end")
+    for record in parser.complete:  # now that those that refer to each other are all there
+        record.restored()
     return ir
 
 
@@ -97,6 +111,9 @@ class _Parser:
         self.groups = groups
         self.position = 0
         self.place = ""  # the parameter or constant being read, for messages
+        self.words: Mapping[str, Any] = {}  # what names mean there
+        self.records: dict[str, Any] = {}  # by number
+        self.complete: list[Any] = []
 
     # Tokens
 
@@ -192,9 +209,29 @@ class _Parser:
         var = self.binder(scope)
         self.place = f"the constant {var.hint}"
         self.expect("=")
-        array = np.array(self.value(), var.aval.dtype).reshape(var.aval.shape)
+        a = var.aval
+        if self.peek().text == "bytes":
+            self.take()
+            self.expect("(")
+            array = self.from_bytes(ast.literal_eval(self.expect_kind("string")), a)
+            self.expect(")")
+        else:
+            try:
+                array = np.array(self.value(), a.dtype).reshape(a.shape)
+            except (TypeError, ValueError, OverflowError) as error:
+                self.error(f"{self.place} is no {a}: {error}")
         array.flags.writeable = False
         return var, array
+
+    def from_bytes(self, text: str, a: Aval) -> np.ndarray[Any, Any]:
+        try:
+            data = base64.b64decode(text, validate=True)
+        except binascii.Error as error:
+            self.error(f"{self.place} is not in base64: {error}")
+        if len(data) != a.nbytes:
+            self.error(f"{self.place} has {len(data)} bytes, and {a} takes {a.nbytes}")
+        array = np.frombuffer(bytearray(data), a.dtype).reshape(a.shape)
+        return array if sys.byteorder == "little" else array.byteswap()
 
     def eqn(self, scope: dict[str, Var]) -> Eqn:
         inner: dict[str, Var] = {}  # an equation does not see its own outputs
@@ -206,13 +243,9 @@ class _Parser:
         primitive = TABLE.get(token.text)
         if primitive is None:
             self.error(f"there is no primitive named {token.text}", token.line)
-        params = {}
+        params: dict[str, Any] = {}
         if self.accept("["):
-            while not self.accept("]"):
-                name = self.expect_kind("name")
-                self.place = f"the parameter {name} of {primitive.name}"
-                self.expect("=")
-                params[name] = self.value()
+            self.params(params, primitive.name, primitive.words)
         inputs = []
         while self.starts_atom():
             inputs.append(self.atom(scope))
@@ -222,6 +255,47 @@ class _Parser:
             self.error(f"{min(repeated)} is defined twice")
         scope.update(inner)
         return Eqn(primitive, tuple(inputs), tuple(inner.values()), params, source)
+
+    def params(
+        self, params: dict[str, Any], of: str, words: Mapping[str, Mapping[str, Any]],
+        given: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Fill in what stands in brackets.  `given` is what every name means besides its words."""
+        place, outer = self.place, self.words
+        while not self.accept("]"):
+            name = self.expect_kind("name")
+            self.place = f"the parameter {name} of {of}"
+            self.expect("=")
+            own = words.get(name)
+            self.words = {**params, **own} if own else given or {}
+            params[name] = self.value()
+        self.place, self.words = place, outer
+
+    def record(self) -> Any:
+        """What a class among the words makes of its fields."""
+        number = self.take().text[1:]
+        token = self.take()
+        kind = self.words.get(token.text)
+        if not isinstance(kind, type):
+            self.error(f"{self.place} cannot be a {token.text}", token.line)
+        # It is there before its fields, which may refer to it.
+        record: Any = object.__new__(kind)
+        self.records[number] = record
+        self.expect("[")
+        fields: dict[str, Any] = {}
+        self.params(fields, token.text, {}, {n: v for n, v in self.words.items() if v is not kind})
+        try:
+            record.__init__(**fields)
+        except TypeError as error:
+            self.error(f"{self.place}: {error}", token.line)
+        self.complete.append(record)
+        return record
+
+    def reference(self) -> Any:
+        token = self.take()
+        if token.text[1:] not in self.records:
+            self.error(f"{self.place} is {token.text}, and no &{token.text[1:]} stands before it")
+        return self.records[token.text[1:]]
 
     def starts_atom(self) -> bool:
         token = self.peek()
@@ -250,9 +324,16 @@ class _Parser:
     def value(self) -> Any:
         token = self.peek()
         if token.kind == "opaque":
-            self.error(f"{self.place} cannot be read back from text: {token.text}")
+            hint = ""
+            if re.match(r"<\d+ values>", token.text):
+                hint = ": values were left out; write them with ir.to_text(constants='full')"
+            self.error(f"{self.place} cannot be read back from text: {token.text}{hint}")
         if token.kind == "symbol":
             return self.symbol()
+        if token.kind == "anchor":
+            return self.record()
+        if token.kind == "reference":
+            return self.reference()
         if token.kind == "number":
             self.take()
             return _number(token.text)
@@ -266,8 +347,10 @@ class _Parser:
         if token.text == "~":
             return self.aval()
         if token.text == "{" and self.peek(1).text == "lambda":
-            place, ir = self.place, self.ir()
-            self.place = place
+            place, words = self.place, self.words
+            self.words = {}
+            ir = self.ir()
+            self.place, self.words = place, words
             return ir
         return self.collection()
 
@@ -305,6 +388,8 @@ class _Parser:
         if token.text in words:
             self.take()
             return words[token.text]
+        if token.text in self.words:
+            return self.words[self.take().text]
         makers: dict[str, Callable[..., Any]] = {"complex": complex, "slice": slice}
         follows = self.peek(1).text
         if token.text in makers and follows == "(":

@@ -7,13 +7,17 @@ so whatever a rule emits is recorded again and transforms compose to any depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from nuvec.core.array import Array
+from nuvec.core.complete import MINUS_ONE as MINUS_ONE
+from nuvec.core.complete import NOT_BATCHABLE, NOT_DIFFERENTIABLE, ONE, Kind, check_complete
+from nuvec.core.complete import ZERO as ZERO
+from nuvec.core.errors import NuvecError
 from nuvec.core.interpreter import bound_pending, queue_of
 from nuvec.core.ir import TOKEN, Aval, has_effect
 from nuvec.core.node import (
@@ -30,40 +34,15 @@ from nuvec.core.node import (
 )  # fmt: skip
 from nuvec.core.traceback import format_user_frame
 
-
-class _Explicit:
-    """A named value a rule can take instead of a function."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-NOT_DIFFERENTIABLE = _Explicit("NOT_DIFFERENTIABLE")  # the output is an integer, boolean or key
-ZERO = _Explicit("ZERO")  # a derivative that is zero wherever it exists (floor, sign)
-ONE = _Explicit("ONE")  # d(x + y)/dx
-MINUS_ONE = _Explicit("MINUS_ONE")  # d(x - y)/dy
-
-Kind = Literal[
-    "elementwise",  # each output element depends on the operands' elements at its own position
-    "reduction",  # folds axes away
-    "view",  # rearranges elements without arithmetic
-    "contraction",  # sums products: matrix multiplication and its kin
-    "gather",  # indexed reads and writes
-    "random",  # draws from a key
-    "call",  # holds IRs
-    "effect",  # communicates
-    "other",
-]
-
 TABLE: dict[str, Primitive] = {}
 
 
 @dataclass(eq=False, slots=True)
 class Primitive:
     """All the rules of one operation.  Creating one enters it in `TABLE`.
+
+    A record is complete or refused: ValueError says which rule is missing, and what to write where
+    there is none to give.
 
     name       -- unique; what the printer shows
     lower      -- `lower(*ndarrays, **params) -> ndarray`: the NumPy meaning.  With `out=True` it
@@ -86,11 +65,12 @@ class Primitive:
                   tangent is zero, and `vjp(i, c, out, *operands, **params)` as transpose.  With
                   `multiple`, `jvp` returns a list, `vjp(cs, outs, *operands, **params)` returns a
                   list with one cotangent (or None) an operand; a None in `cs` is zero
-    NOT_DIFFERENTIABLE for both when the result has no derivative
+    NOT_DIFFERENTIABLE for both, said explicitly, when the result has no derivative
 
     vmap       -- `vmap(size, axes, *operands, **params) -> (Array, axis)`; an operand's axis is
                   None when it is not batched; with `multiple`, a list and a list of axes.
-                  An elementwise primitive may leave it out: it batches by aligning ranks
+                  An elementwise primitive may leave it out: it batches by aligning ranks.
+                  NOT_BATCHABLE where there can be no such rule
     axis       -- of a communication: what it is when its group is the mapped axis itself
                   (`axis_group`), `axis(size, axes, *operands, **params) -> (list of Arrays, list
                   of axes)`, as `vmap`: rank r's operand is element r of the batch, and the result
@@ -108,6 +88,10 @@ class Primitive:
                   cotangents to the operands' (mode "vjp"), None standing for zero; it is None
                   when `outs` carry their derivative themselves
     inline     -- higher-order with a rule of its own: records it as the equations it stands for
+    words      -- for parameters that are neither plain values nor IRs, the names by which text
+                  writes them: `{"policy": {"dots": dots}}`.  A class among them writes its
+                  instances field by field: those that its `text_fields` lists; it is made anew
+                  from them, and then its `restored()` is called
     """
 
     name: str
@@ -120,7 +104,7 @@ class Primitive:
     linear_operands: tuple[int, ...] | None = None
     jvp: Any = None
     vjp: Any = None
-    vmap: Callable[..., Any] | None = None
+    vmap: Any = None
     axis: Callable[..., Any] | None = None
     out: bool = False
     selects: bool = False
@@ -129,6 +113,7 @@ class Primitive:
     higher_order: bool = False
     split: Callable[..., Any] | None = None
     inline: Callable[..., Any] | None = None
+    words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     plain: bool = field(default=True, init=False, repr=False)  # neither communicates nor holds IRs
     _avals: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -141,6 +126,7 @@ class Primitive:
         if self.transpose is not None:
             self.vjp = self.transpose
             self.linear = self.linear or "joint"
+        check_complete(self)
         self.plain = not (self.effect or self.higher_order or self.name == "placeholder")
         TABLE[self.name] = self
 
@@ -157,7 +143,20 @@ class Primitive:
         key = (avals, tuple(params.items())) if params else avals
         found = self._avals.get(key)
         if found is None:
+            if self.derivatives is not None and len(self.derivatives) != len(avals):
+                raise NuvecError(
+                    f"{self.name} has {len(self.derivatives)} derivatives and is given "
+                    f"{len(avals)} operands: its Primitive needs an entry for each operand "
+                    "(NOT_DIFFERENTIABLE for one that can have none)"
+                )
             found = self.shape_rule(*avals, **params)
+            results = found if self.multiple else (found,)
+            if not isinstance(results, tuple | list) or any(type(a) is not Aval for a in results):
+                wanted = "a tuple of Avals" if self.multiple else "an Aval"
+                raise NuvecError(
+                    f"the shape rule of {self.name} returned {found!r}, and must return {wanted}: "
+                    "make them with nuvec.core.ir.aval(shape, dtype)"
+                )
             if len(self._avals) > 4096:
                 self._avals.clear()
             self._avals[key] = found
@@ -316,7 +315,7 @@ def _bind_split(
         outs, linear = primitive.split(trace, arrays, params)
     if not outs:
         outs, linear = _with_token(effects, trace, linear)
-    return outs if linear is None else mark(outs, arrays, trace, linear)
+    return outs if linear is None else mark(outs, arrays, trace, linear, primitive.name)
 
 
 def _with_token(effects: list[Node], trace: Trace, linear: Any) -> tuple[list[Array], Any]:
@@ -337,9 +336,11 @@ def _token(effect: Node | None) -> Array:
 
 
 def mark(
-    outs: list[Array], operands: tuple[Array, ...] | list[Array], trace: Trace, linear: Any
-) -> list[Array]:
-    """Tie `outs` to `operands` for `trace`'s walk, which will call `linear`.
+    outs: list[Array], operands: tuple[Array, ...] | list[Array], trace: Trace, linear: Any,
+    name: str = "a custom function",
+) -> list[Array]:  # fmt: skip
+    """Tie `outs` to `operands` for `trace`'s walk, which will call `linear`; `name` says whose it
+    is, for errors.
 
     The mark is logged as an effect of that trace alone: it is walked even when nothing asks for
     it, because a forward without communication may have a backward with one."""
@@ -349,7 +350,7 @@ def mark(
     marks: Marks = frozenset((trace,))
     for n in nodes:
         marks = unite(marks, n.marks)
-    params = {"trace": trace, "linear": linear, "count": len(outs)}
+    params = {"trace": trace, "linear": linear, "count": len(outs), "name": name}
     node = Node(MARK, nodes, params, tuple([n.aval for n in nodes[: len(outs)]]), marks)
     trace.effects.append(node)
     return [
@@ -367,12 +368,17 @@ def _lower_placeholder(**params: Any) -> Any:
 
 
 # The four primitives of recording itself, which the walks treat as structure.
-PLACEHOLDER = Primitive("placeholder", _lower_placeholder, _no_shape_rule, "other",
-                        jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE)  # fmt: skip
-PROJECTION = Primitive("projection", lambda values, index: values[index], _no_shape_rule, "view",
-                       jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE)  # fmt: skip
+_STRUCTURE: Any = {"jvp": NOT_DIFFERENTIABLE, "vjp": NOT_DIFFERENTIABLE, "vmap": NOT_BATCHABLE}
+PLACEHOLDER = Primitive(
+    "placeholder", _lower_placeholder, _no_shape_rule, "other", **_STRUCTURE
+)  # fmt: skip
+PROJECTION = Primitive(
+    "projection", lambda values, index: values[index], _no_shape_rule, "view", **_STRUCTURE
+)
 IDENTITY = Primitive("identity", lambda x: x, lambda x: x, "view", derivatives=(ONE,))
-MARK = Primitive("mark", lambda *values, count, **_: values[:count], _no_shape_rule, "view",
-                 multiple=True, jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE)  # fmt: skip
+MARK = Primitive(
+    "mark", lambda *values, count, **_: values[:count], _no_shape_rule, "view", multiple=True,
+    **_STRUCTURE,
+)  # fmt: skip
 
 RECORDING = frozenset((PLACEHOLDER, PROJECTION, IDENTITY, MARK))

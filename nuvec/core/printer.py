@@ -14,24 +14,33 @@ where it is used. Names are the user's where known, else a, b, ..., z, aa, ... i
 definition. A literal of a default dtype (bool, int32, float32, complex64) is its value alone;
 any other says its aval: `2.0:float64`, `1:~int32`. Layout carries no meaning.
 
-A group of ranks, which text cannot carry, is written as a symbol, `@world`: `parse` is told which
-group that is. Anything else text cannot carry (a function, a custom rule) is written `<...>`.
+A constant of more than 64 elements is written without its values, `<1000 values>`; with
+`constants="full"` as `bytes('...')`, its elements' bytes in base64, little-endian.
+
+A custom rule is written field by field, with its IRs, and numbered: `&1 Rule[name='f' ...]`. Where
+it occurs again, as in its own forward, it is `*1`. A group of ranks, which text cannot carry, is
+written as a symbol, `@world`: `parse` is told which group that is. Anything else text cannot carry
+(a function of the user's) is written `<...>`.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import re
+import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from typing import Literal as OneOf
 
 import ml_dtypes
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.ir import IR, Aval, Eqn, Literal, Var, sub_irs
+from nuvec.core.errors import ConfigurationError
+from nuvec.core.ir import IR, Aval, Eqn, Literal, Var
 
 __all__ = [
     "RESERVED",
@@ -92,26 +101,32 @@ class Names:
 # --- Symbols: what text cannot carry, and parse is given
 
 
-class _Symbols(threading.local):
-    """The symbols of the text that this thread is writing: object -> name."""
+class _Writing(threading.local):
+    """The text that this thread is writing: what it has named, and how it writes the rest."""
 
-    names: dict[Any, str] | None = None
+    symbols: dict[Any, str] | None = None  # object -> name
+    records: dict[Any, int]  # record -> number
+    full = False  # constants with all their values
+    source = False  # equations with the user's lines
 
 
-_symbols = _Symbols()
+_writing = _Writing()
 
 
 @contextmanager
-def symbols_named() -> Iterator[None]:
-    """One object has one name, and another object another one, all through a text."""
-    if _symbols.names is not None:  # an IR inside another one
+def symbols_named(full: bool = False, source: bool = False) -> Iterator[None]:
+    """One object has one name, and another object another one, all through a text; `full` and
+    `source` hold for all of it, too."""
+    if _writing.symbols is not None:  # an IR inside another one
         yield
         return
-    _symbols.names = {}
+    _writing.symbols, _writing.records = {}, {}
+    _writing.full, _writing.source = full, source
     try:
         yield
     finally:
-        _symbols.names = None
+        _writing.symbols, _writing.records = None, {}
+        _writing.full = _writing.source = False
 
 
 def _symbol(value: Any) -> str | None:
@@ -119,7 +134,7 @@ def _symbol(value: Any) -> str | None:
     wanted = getattr(type(value), "symbol", None)
     if wanted is None:
         return None
-    names = {} if _symbols.names is None else _symbols.names
+    names = {} if _writing.symbols is None else _writing.symbols
     if value not in names:
         name = re.sub(r"\W", "_", value.symbol)
         taken = sum(re.sub(r"_\d+$", "", n) == name for n in names.values())
@@ -132,6 +147,8 @@ def _symbol(value: Any) -> str | None:
 
 def _format_float(value: Any) -> str:
     text = str(value)
+    if text == "nan" and np.signbit(value):  # as NumPy computes it on many machines
+        return "-nan"
     return text if any(mark in text for mark in ".en") else f"{text}.0"  # inf and nan have an n
 
 
@@ -144,20 +161,36 @@ def _format_number(value: np.generic) -> str:
     return str(value)
 
 
-def format_value(value: Any) -> str:
+Words = Mapping[str, Any]  # what a primitive writes by name: `Primitive.words`
+
+
+def format_value(value: Any, words: Words | None = None, given: Words | None = None) -> str:
     """A parameter's value as text; what cannot be read back is written `<...>`.
+
+    words -- the names that its primitive has for values of this parameter
+    given -- the equation's parameters, which a record refers to by name
 
     >>> format_value({"axes": (0, 1), "dtype": np.dtype("float32"), "index": slice(0, None)})
     "{'axes': (0, 1), 'dtype': float32, 'index': slice(0, None, None)}"
     """
+    if words:
+        for name, meant in words.items():
+            if value is meant:
+                return name
+            if isinstance(meant, type) and type(value) is meant:
+                return _format_record(name, value, given or {})
+
+    def mapped(values: Iterable[Any]) -> Iterator[str]:
+        return (format_value(v, words, given) for v in values)
+
     kind = type(value)
     if kind is tuple:
-        inner = ", ".join(_map(value))
+        inner = ", ".join(mapped(value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if kind is list:
-        return f"[{', '.join(_map(value))}]"
+        return f"[{', '.join(mapped(value))}]"
     if kind is dict:
-        pairs = (f"{format_value(k)}: {format_value(v)}" for k, v in value.items())
+        pairs = (": ".join(mapped(pair)) for pair in value.items())
         return f"{{{', '.join(pairs)}}}"
     if value is None or value is Ellipsis or kind in (bool, int, str):
         return "..." if value is Ellipsis else repr(value)
@@ -166,7 +199,7 @@ def format_value(value: Any) -> str:
     if kind is complex:
         return f"complex({_format_float(value.real)}, {_format_float(value.imag)})"
     if kind is slice:
-        return f"slice({', '.join(_map((value.start, value.stop, value.step)))})"
+        return f"slice({', '.join(mapped((value.start, value.stop, value.step)))})"
     if isinstance(value, np.dtype) and value in dtypes.ALL:
         return dtypes.name(value)
     if isinstance(value, Aval):
@@ -174,12 +207,21 @@ def format_value(value: Any) -> str:
     if isinstance(value, (np.generic, ml_dtypes.bfloat16)) and value.dtype in dtypes.ALL:
         return f"{dtypes.name(value.dtype)}({_format_number(value)})"
     if isinstance(value, IR):
-        return format_ir(value)
+        same = [name for name, other in (given or {}).items() if other is value]
+        return same[0] if same else format_ir(value)
     return _format_opaque(value)
 
 
-def _map(values: Iterable[Any]) -> Iterator[str]:
-    return (format_value(value) for value in values)
+def _format_record(name: str, record: Any, given: Words) -> str:
+    """What `Primitive.words` names by its class: `&1 Rule[...]`, and `*1` from then on."""
+    with symbols_named():
+        number = _writing.records.get(record)
+        if number is not None:
+            return f"*{number}"
+        number = _writing.records[record] = len(_writing.records) + 1
+        fields = {n: getattr(record, n) for n in record.text_fields}
+        fields = {n: value for n, value in fields.items() if value is not None}
+        return f"&{number} {name}{format_params(fields, given=given)}"
 
 
 def _format_opaque(value: Any) -> str:
@@ -213,8 +255,11 @@ def format_binder(var: Var, names: Names) -> str:
 
 def format_constant(value: Any) -> str:
     array = np.asarray(value)
-    if array.size > LARGE:
+    if array.size > LARGE and not _writing.full:
         return f"<{array.size} values>"
+    if array.size > LARGE or _has_payload(array):
+        little = array if sys.byteorder == "little" else array.byteswap()
+        return f"bytes({base64.b64encode(little.tobytes()).decode()!r})"
 
     def nested(part: Any) -> str:  # an array's rows are arrays, down to scalars
         if np.ndim(part):
@@ -222,6 +267,19 @@ def format_constant(value: Any) -> str:
         return _format_number(part[()])
 
     return nested(array)
+
+
+def _has_payload(array: np.ndarray) -> bool:
+    """Whether a NaN in it is another one than the usual, which numbers as text cannot tell."""
+    if dtypes.is_complex(array.dtype):
+        return _has_payload(array.real) or _has_payload(array.imag)
+    if not dtypes.is_floating(array.dtype):
+        return False
+    found = array[array != array]
+    unsigned = np.dtype(f"u{array.dtype.itemsize}")
+    beside_sign = unsigned.type(np.iinfo(unsigned).max >> 1)
+    usual = np.array(np.nan, array.dtype).view(unsigned)
+    return bool(np.any((found.view(unsigned) ^ usual) & beside_sign))
 
 
 # --- Equations and programs
@@ -232,11 +290,18 @@ def _indent(text: str, columns: int) -> str:
     return text.replace("\n", "\n" + " " * columns)
 
 
-def format_params(params: dict[str, Any]) -> str:
+def format_params(
+    params: Mapping[str, Any], words: Mapping[str, Words] | None = None, given: Words | None = None
+) -> str:
+    """Parameters in brackets: one a line if any takes several.  `words` are their primitive's."""
     if not params:
         return ""
-    items = [f"{name}={format_value(value)}" for name, value in params.items()]
-    if not sub_irs(params):
+    words = words or {}
+    items = []
+    for name, value in params.items():
+        own = words.get(name)
+        items.append(f"{name}={format_value(value, own, params if own else given)}")
+    if not any("\n" in item for item in items):
         return f"[{' '.join(items)}]"
     lines = "".join(f"\n  {_indent(item, 2)}" for item in items)
     return f"[{lines}\n]"
@@ -245,13 +310,17 @@ def format_params(params: dict[str, Any]) -> str:
 def format_eqn(eqn: Eqn, names: Names, source: bool = False) -> str:
     """One equation as text; with `source`, the user's line as a comment."""
     outputs = " ".join(format_binder(var, names) for var in eqn.outputs) or "()"
-    operation = eqn.primitive.name + format_params(eqn.params)
+    operation = eqn.primitive.name + format_params(eqn.params, eqn.primitive.words)
     text = " ".join([f"{outputs} = {operation}", *(format_atom(a, names) for a in eqn.inputs)])
     return f"{text}  # {eqn.source}" if source and eqn.source else text
 
 
-def format_ir(ir: IR, source: bool = False) -> str:
-    """The IR as text; with `source`, each equation carries the user's line as a comment.
+def format_ir(ir: IR, source: bool = False, constants: OneOf["short", "full"] = "short") -> str:
+    """The IR as text, which `parser.parse` reads back.
+
+    source    -- whether each equation carries the user's line as a comment
+    constants -- "full" writes all values of constants of more than 64 elements, so that the text
+                 is read back whatever they are; "short" writes how many they are
 
     >>> from nuvec.core.ir import aval
     >>> x = Var(aval((3,), dtypes.float32), "x")
@@ -259,8 +328,10 @@ def format_ir(ir: IR, source: bool = False) -> str:
     { lambda x:float32[3] .
       in (x) }
     """
-    with symbols_named():
-        return _format_ir(ir, source)
+    if constants not in ("short", "full"):
+        raise ConfigurationError(f"constants must be 'short' or 'full', got {constants!r}")
+    with symbols_named(constants == "full", source):
+        return _format_ir(ir, _writing.source)
 
 
 def _format_ir(ir: IR, source: bool) -> str:
@@ -281,4 +352,4 @@ def _format_ir(ir: IR, source: bool) -> str:
 
 
 # Attached here because this file is built on ir.py, and an IR prints itself.
-IR.__str__ = IR.__repr__ = format_ir  # type: ignore[assignment, method-assign]
+IR.__str__ = IR.__repr__ = IR.to_text = format_ir  # type: ignore[assignment, method-assign]

@@ -100,7 +100,11 @@ LITERALS = [
     (2.0, "float32", False, "2.0"), (2, "float64", False, "2.0:float64"),
     (1, "int32", True, "1:~int32"), (0.1, "float16", False, "0.1:float16"),
     (2, "bfloat16", False, "2.0:bfloat16"), (float("-inf"), "float32", False, "-inf"),
-    (float("nan"), "float32", True, "nan:~float32"), (-0.0, "float32", False, "-0.0"),
+    (float("nan"), "float32", True, "nan:~float32"), (-float("nan"), "float32", False, "-nan"),
+    (-float("nan"), "bfloat16", False, "-nan:bfloat16"),
+    (-float("nan"), "float16", True, "-nan:~float16"),
+    (complex(-float("nan"), 1), "complex64", False, "complex(-nan, 1.0)"),
+    (-0.0, "float32", False, "-0.0"),
     (1e30, "float32", False, "1e+30"), (1 - 2j, "complex64", False, "complex(1.0, -2.0)"),
     (complex(-0.0, -0.0), "complex128", False, "complex(-0.0, -0.0):complex128"),
     (2**63, "uint64", False, "9223372036854775808:uint64"),
@@ -189,7 +193,67 @@ def test_constants_of_every_dtype(dtype, shape):
     assert format_ir(ir) == text
 
 
+def _special(dtype):
+    """Values that are hard to write, 70 of them: the ends of the range, zeros, infinities, NaNs."""
+    if dtypes.is_complex(dtype):
+        parts = _special(dtypes.real_part(dtype))
+        found = np.empty(70, dtype)
+        found.real, found.imag = parts, np.roll(parts, -1)
+        return found
+    if not dtypes.is_inexact(dtype):
+        low, high = (0, 1) if dtypes.is_bool(dtype) else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        return np.array([low, high, 0, 1, high // 3] * 14, dtype)
+    info = dtypes.finfo(dtype)
+    values = [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1 / 3, -1e-3]
+    values += [float(info.max), float(info.tiny), float(info.smallest_subnormal), 1.5]
+    found = np.array(values * 6, dtype)[:70]
+    bits = found.view(f"u{found.dtype.itemsize}")
+    bits[-1] = bits[4] | 1  # a NaN with a payload
+    return found
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=dtypes.name)
+@pytest.mark.parametrize("shape", [(70,), (2, 5, 7), (1, 70), (7, 0, 10), (12,), (2, 3), ()])
+def test_constants_come_back_to_the_bit(dtype, shape):
+    count = int(np.prod(shape))
+    value = _special(dtype)[:count].reshape(shape)
+    c = var(shape, dtype)
+    text = format_ir(IR((), ((c, value),), (), (c,)), constants="full")
+    assert ("bytes('" in text) == (count > 64)
+    again = parse(text)
+    found = again.constants[0][1]
+    assert (found.dtype, found.shape) == (value.dtype, value.shape)
+    assert found.tobytes() == value.tobytes()
+    assert not found.flags.writeable
+    assert again.to_text(constants="full") == text
+
+
+def test_a_constant_in_any_layout_and_a_nan_that_numbers_cannot_tell():
+    value = np.arange(70.0).reshape(7, 10).T[::-1]
+    c = var(value.shape, "float64")
+    ir = parse(IR((), ((c, value),), (), (c,)).to_text(constants="full"))
+    np.testing.assert_array_equal(ir.constants[0][1], value)
+    odd = np.array([1, 0x7FC00001], np.uint32).view(np.float32)
+    c = var((2,))
+    text = str(IR((), ((c, odd),), (), (c,)))  # also where it is small
+    assert "bytes('" in text
+    assert parse(text).constants[0][1].tobytes() == odd.tobytes()
+
+
+def test_how_constants_are_written_is_checked():
+    with pytest.raises(ValueError, match="'short' or 'full', got 'all'"):
+        IR((), (), (), ()).to_text(constants="all")
+
+
 MALFORMED = [
+    ("{ lambda . const a:int8[2] = [1, 2, 3] in () }", r"the constant a is no int8\[2\]"),
+    ("{ lambda . const a:int8[1] = [1000] in () }", r"the constant a is no int8\[1\]"),
+    ("{ lambda . const a:int8[1] = ['x'] in () }", r"the constant a is no int8\[1\]"),
+    ("{ lambda . const a:int8[2] = bytes('AA==') in () }", r"has 1 bytes, and int8\[2\] takes 2"),
+    ("{ lambda . const a:int8[2] = bytes('!') in () }", "the constant a is not in base64"),
+    ("{ lambda . const a:int8[2] = bytes(3) in () }", "expected a string, got 3"),
+    ("{ lambda . let a:int8[] = toy.shift[by=*1] 1:int8 in () }", "no &1 stands before it"),
+    ("{ lambda . let a:int8[] = toy.shift[by=&1 Rule[]] 1:int8 in () }", "cannot be a Rule"),
     ("", r"line 1 .*expected '\{', got the end"),
     ("{ lambda x:float32[3] . in (y) }", "y is used but not defined"),
     ("{ lambda x:float32[3] x:float32[3] . in () }", "x is defined twice"),

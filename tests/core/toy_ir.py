@@ -16,7 +16,10 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.errors import ShapeError
 from nuvec.core.ir import IR, Eqn, Literal, Var, aval
-from nuvec.core.primitive import TABLE, Primitive
+from nuvec.core.primitive import NOT_BATCHABLE, NOT_DIFFERENTIABLE, TABLE, Primitive
+
+# What a primitive says that is neither differentiated nor batched.
+NO_RULES: Any = {"jvp": NOT_DIFFERENTIABLE, "vjp": NOT_DIFFERENTIABLE, "vmap": NOT_BATCHABLE}
 
 
 def _same(*avals: Any, **params: Any) -> Any:
@@ -34,20 +37,20 @@ def _unused(*args: Any, **params: Any) -> Any:
 def toy_primitives() -> Iterator[SimpleNamespace]:
     """Primitives `add`, `shift` (any params), `pair` (two results), `send`, `call`."""
     made = SimpleNamespace(
-        add=Primitive("toy.add", _unused, _same, "elementwise"),
-        shift=Primitive("toy.shift", _unused, _same, "other"),
-        pair=Primitive("toy.pair", _unused, lambda x, **_: (x, x), "other", multiple=True),
-        nothing=Primitive("toy.nothing", _unused, lambda *_: (), "other", multiple=True),
-        send=Primitive("toy.send", _unused, _same, "effect", effect=True),
-        call=Primitive(
-            "toy.call",
-            _unused,
-            lambda *avals, ir, **_: ir.out_avals,
-            "call",
-            multiple=True,
-            higher_order=True,
+        add=Primitive("toy.add", _unused, _same, "elementwise", **NO_RULES),
+        shift=Primitive("toy.shift", _unused, _same, "other", **NO_RULES),
+        pair=Primitive(
+            "toy.pair", _unused, lambda x, **_: (x, x), "other", multiple=True, **NO_RULES
         ),
-    )
+        nothing=Primitive(
+            "toy.nothing", _unused, lambda *_: (), "other", multiple=True, **NO_RULES
+        ),
+        send=Primitive("toy.send", _unused, _same, "effect", effect=True, **NO_RULES),
+        call=Primitive(
+            "toy.call", _unused, lambda *avals, ir, **_: ir.out_avals, "call",
+            multiple=True, higher_order=True, **NO_RULES,
+        ),
+    )  # fmt: skip
     try:
         yield made
     finally:

@@ -97,12 +97,12 @@ def test_seeding_inside_a_trace_is_refused():
 
 def test_threads_share_the_stream_and_draw_each_key_once():
     stream = Stream()
-    drawn: list[tuple[int, ...]] = []
+    drawn: list[int] = []
 
     def work():
         with stream_set(stream):
             for _ in range(50):
-                drawn.append(tuple(np.asarray(stream.next_key()).tolist()))
+                drawn.append(stream.take(1)[1])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for t in threads:
@@ -110,7 +110,7 @@ def test_threads_share_the_stream_and_draw_each_key_once():
     for t in threads:
         t.join()
     again = Stream()
-    expected = {tuple(np.asarray(again.next_key()).tolist()) for _ in range(200)}
+    expected = {again.take(1)[1] for _ in range(200)}
     assert set(drawn) == expected and len(drawn) == 200
 
 
@@ -141,7 +141,7 @@ def test_the_state_of_compiled_draws():
     noisy = nv.compile(lambda x: (x + random.uniform(), x + random.uniform()))
     noisy(nv.array(0.0))
     state = random.get_state()
-    assert state.drawn == 1  # one key a call, from which the draws inside derive
+    assert state.drawn == 2
     expected = [float(v) for v in noisy(nv.array(0.0))]
     draw()
     random.set_state(state)
@@ -166,3 +166,136 @@ def test_the_state_inside_a_trace_is_refused():
         for transform in (nv.vmap, nv.compile):
             with pytest.raises(ConcretizationError, match=r"nv\.random\.[gs]et_state"):
                 transform(f)(nv.zeros(3))
+
+
+def noisy(x):
+    return x * random.normal(shape=x.shape) + random.uniform()
+
+
+def from_seed(f, *args):
+    """What `f` returns, and the stream after it."""
+    random.seed(3)
+    leaves = [np.asarray(leaf) for leaf in nv.tree.leaves(f(*args))]
+    return leaves, random.get_state()
+
+
+def python_loop(x, order=1):
+    ys = []
+    for _ in range(4):
+        x = noisy(x)
+        ys.append(random.uniform(shape=(2,)))
+    return x, nv.stack(ys[::order])
+
+
+def as_scan(x, reverse=False):
+    def step(carry, _):
+        return noisy(carry), random.uniform(shape=(2,))
+
+    return nv.scan(step, x, None, 4, reverse=reverse)
+
+
+def total(x):
+    return noisy(x).sum()
+
+
+def python_while(x):
+    while float(x.sum()) < 20:
+        x = x + random.uniform() + 1
+    return x
+
+
+def as_while(x, **kwargs):
+    return nv.while_loop(lambda c: c.sum() < 20, lambda c: c + random.uniform() + 1, x, **kwargs)
+
+
+@nv.custom_jvp
+def dropped(x):
+    return x * random.bernoulli(p=0.5, shape=x.shape)
+
+
+dropped.defjvps(lambda t, out, x: t * 2)
+
+
+@nv.custom_vjp
+def hidden(x):
+    return x * random.bernoulli(p=0.5, shape=x.shape)
+
+
+hidden.defvjp(lambda x: (hidden(x), None), lambda _, c: (c * random.uniform(),))
+
+SAME_DRAWS = {
+    "compile": (noisy, nv.compile(noisy)),
+    "checkpoint": (noisy, nv.checkpoint(noisy)),
+    "compile in vmap": (nv.vmap(noisy), nv.vmap(nv.compile(noisy))),
+    "vmap in compile": (nv.vmap(noisy), nv.compile(nv.vmap(noisy))),
+    "checkpoint in vmap": (nv.vmap(noisy), nv.vmap(nv.checkpoint(noisy))),
+    "compile in grad": (nv.grad(total), nv.grad(nv.compile(total))),
+    "checkpoint in grad": (nv.grad(total), nv.grad(nv.checkpoint(total))),
+    "grad in compile": (nv.grad(total), nv.compile(nv.grad(total))),
+    "scan": (python_loop, as_scan),
+    "scan in compile": (python_loop, nv.compile(as_scan)),
+    "scan in vmap": (
+        lambda x: nv.vmap(python_loop)(nv.stack([x, x])),
+        lambda x: nv.vmap(as_scan)(nv.stack([x, x])),
+    ),
+    "reversed scan": (lambda x: python_loop(x, -1), lambda x: as_scan(x, reverse=True)),
+    "fori_loop": (
+        lambda x: noisy(noisy(x)),
+        lambda x: nv.fori_loop(0, 2, lambda i, c: noisy(c), x),
+    ),
+    "map": (lambda x: nv.stack([noisy(v) for v in x]), lambda x: nv.map(noisy, x)),
+    "cond": (
+        lambda x: noisy(x) if float(x.sum()) > 0 else x,
+        lambda x: nv.cond(x.sum() > 0, noisy, lambda x: x, x),
+    ),
+    "custom_jvp": (dropped, nv.compile(dropped)),
+    "jvp of a custom_jvp": (
+        lambda x: nv.jvp(dropped, (x,), (x,)),
+        nv.compile(lambda x: nv.jvp(dropped, (x,), (x,))),
+    ),
+    "custom_vjp": (hidden, nv.compile(hidden)),
+    "vjp of a custom_vjp": (
+        lambda x: nv.vjp(hidden, x)[1](x),
+        nv.compile(lambda x: nv.vjp(hidden, x)[1](x)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAME_DRAWS)
+def test_a_function_draws_the_same_however_it_is_transformed(name):
+    plain, transformed = SAME_DRAWS[name]
+    x = nv.arange(3.0)
+    values, state = from_seed(plain, x)
+    for _ in range(2):  # traced, and from the cache
+        found, after = from_seed(transformed, x)
+        assert len(found) == len(values) and after == state
+        for a, b in zip(values, found, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_while_loop_of_known_length_draws_as_a_python_loop():
+    x = nv.arange(3.0)
+    values, _ = from_seed(python_while, x)
+    found, state = from_seed(lambda x: as_while(x, max_steps=9), x)
+    np.testing.assert_array_equal(values[0], found[0])
+    assert state.drawn == 9  # as many as it can take
+    values, state = from_seed(as_while, x)
+    assert state.drawn == 1  # a stream of its own
+    np.testing.assert_array_equal(values[0], from_seed(nv.compile(as_while), x)[0][0])
+
+
+def test_draws_of_a_custom_backward_are_not_those_of_its_forward():
+    @nv.custom_vjp
+    def f(x):
+        return x + random.uniform()
+
+    f.defvjp(lambda x: (x + random.uniform(), None), lambda _, c: (c * random.uniform(),))
+    compiled = nv.compile(f)
+
+    @nv.compile
+    def both(x):
+        out, pull = nv.vjp(compiled, x)
+        return out, *pull(nv.ones(()))
+
+    draws = [float(v) for _ in range(2) for v in both(nv.array(0.0))]
+    assert len(set(draws)) == 4

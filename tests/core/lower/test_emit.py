@@ -22,6 +22,7 @@ from nuvec.core.ops.reduction import max_p
 from nuvec.core.ops.shape import reshape, sum, transpose
 from nuvec.core.primitive import TABLE, Primitive
 from tests.core.lower.programs import bits, check, eqn, f4, program
+from tests.core.toy_ir import NO_RULES
 
 
 def test_the_text_of_a_program() -> None:
@@ -84,7 +85,7 @@ def test_parameters_are_written_out_or_bound() -> None:
     plan = check(ir, np.ones((2, 3), np.float32))
     assert "max_(x, axes=(0,))" in plan.source.replace("v0", "x")
     assert "bfloat16_dtype = np.dtype(ml_dtypes.bfloat16)" in plan.source
-    odd = Primitive("test.odd", lambda x, by: x * by[0], lambda x, by: x, "other")
+    odd = Primitive("test.odd", lambda x, by: x * by[0], lambda x, by: x, "other", **NO_RULES)
     try:
         x = Var(f4(3))
         e1, a = eqn(odd, x, by=(float("inf"),))

@@ -34,6 +34,7 @@ from tests.core.lower.programs import (
     random_program,
     values,
 )  # fmt: skip
+from tests.core.toy_ir import NO_RULES
 
 
 def hold_claims(ir: IR, arguments: list[Any], contiguous: bool) -> None:
@@ -161,7 +162,9 @@ def test_a_result_that_may_be_its_operand_is_not_written() -> None:
 def test_many_values_that_may_share_memory() -> None:
     ir = program(lambda *xs: round_p.bind(xs[0], decimals=0), aval((9,), dtypes.int32))
     check(ir, np.arange(9, dtype=np.int32))
-    merge = Primitive("test.first", lambda *xs: xs[-1], lambda *xs: xs[0], "other", out=False)
+    merge = Primitive(
+        "test.first", lambda *xs: xs[-1], lambda *xs: xs[0], "other", out=False, **NO_RULES
+    )
     try:
         xs = [Var(f4(9)) for _ in range(12)]
         made = [eqn(exp_p, x) for x in xs]
@@ -180,7 +183,7 @@ def test_what_a_communication_was_given_is_not_written_again() -> None:
         given.append((x, x.copy()))
         return x
 
-    send = Primitive("test.send", lowering, lambda x: x, "effect", effect=True)
+    send = Primitive("test.send", lowering, lambda x: x, "effect", effect=True, **NO_RULES)
     try:
         x = Var(f4(100))
         e1, a = eqn(exp_p, x)
@@ -213,7 +216,7 @@ def test_a_buffer_is_free_only_after_its_last_reader() -> None:
 
 
 def test_a_value_of_several_storages_is_deleted_once() -> None:
-    first = Primitive("test.either", lambda a, b: a, lambda a, b: a, "other")
+    first = Primitive("test.either", lambda a, b: a, lambda a, b: a, "other", **NO_RULES)
     try:
         x = Var(f4(40, 40))
         e1, a = eqn(sum_p, x, axes=())
@@ -233,9 +236,11 @@ def test_a_value_of_several_storages_is_deleted_once() -> None:
 
 
 def test_several_outputs() -> None:
-    pair = Primitive("test.pair", lambda x: (x, x + 1), lambda x: (x, x), "other", multiple=True)
+    pair = Primitive(
+        "test.pair", lambda x: (x, x + 1), lambda x: (x, x), "other", multiple=True, **NO_RULES
+    )
     nothing = Primitive("test.nothing", lambda x: (), lambda x: (), "effect",
-                        multiple=True, effect=True)  # fmt: skip
+                        multiple=True, effect=True, **NO_RULES)  # fmt: skip
     try:
         x = Var(f4(30))
         e1, (a, b) = eqn(pair, x)

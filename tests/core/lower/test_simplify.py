@@ -23,6 +23,7 @@ from nuvec.core.ops.indexing import gather_p
 from nuvec.core.ops.shape import broadcast_to_p, reshape_p, sum_p, transpose_p
 from nuvec.core.primitive import IDENTITY, MARK, TABLE, Primitive
 from tests.core.lower.programs import bits, eqn, f4, scalar, values
+from tests.core.toy_ir import NO_RULES
 
 REAL = tuple(d for d in dtypes.ALL if not dtypes.is_complex(d))
 assert nuvec.core.ops.comparison  # its primitives are in the table
@@ -217,7 +218,7 @@ def test_literals_that_look_equal_are_not() -> None:
 
 
 def test_parameters_that_look_equal_are_not() -> None:
-    kind = Primitive("test.typed", lambda x, by: x * by, lambda x, by: x, "elementwise")
+    kind = Primitive("test.typed", lambda x, by: x * by, lambda x, by: x, "elementwise", **NO_RULES)
     try:
         x = Var(aval((), dtypes.int32))
         made = [eqn(kind, x, by=by) for by in (1, True, 1.0, 0.0, -0.0)]
@@ -237,7 +238,7 @@ def test_effects_are_neither_dropped_nor_merged() -> None:
         sent.append(x)
         return x
 
-    send = Primitive("test.send", lower, lambda x: x, "effect", effect=True)
+    send = Primitive("test.send", lower, lambda x: x, "effect", effect=True, **NO_RULES)
     try:
         x = Var(f4(3))
         (e1, _), (e2, b) = eqn(send, x), eqn(send, x)
