@@ -12,14 +12,18 @@ from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.array import eval as evaluate
 from nuvec.core.config import config
+from nuvec.core.errors import ArgumentError
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.exponential import sin
 from nuvec.distributed.group import Group, run_local, synchronize
 from nuvec.testing.communications import recorded
 from nuvec.testing.compare import (
+    CheckFailure,
+    call_of,
     close,
     difference,
     inner,
+    inputs_shown,
     numpy_leaves,
     program_of,
     random_like,
@@ -32,6 +36,7 @@ from nuvec.testing.order import (
     forward_calls,
     operation,
 )
+from nuvec.transforms.arguments import integers, require_function
 from nuvec.transforms.compile import compile
 from nuvec.transforms.grad import vjp
 from nuvec.transforms.ir_tools import make_ir
@@ -81,13 +86,16 @@ def check_collective(
     every transform communicates what it should, each once and in order (see testing/order.py).
 
     Raises AssertionError with the program, the two values and the largest difference; an error
-    raised by a rank (a mismatch, a hang that timed out) is its cause.
+    raised by a rank (a mismatch, a hang that timed out, a rule's error) is its cause.
+    ArgumentError (a TypeError and a ValueError) when it is itself called with something else.
 
     >>> import nuvec as nv
     >>> nv.testing.check_collective(lambda g, x: nv.distributed.all_sum(x, g), (nv.ones(2),), (2,))
     """
-    for size in sizes:
+    require_function("check_collective", fn)
+    for size in _sizes(sizes):
         check = _Check(fn, operands, size, seed, rtol, world, timeout)
+        check.arguments(0)  # what is wrong with them is no rule's fault
         roles = [_Role()]
         if size > 1:
             roles += [_Role(kind, r) for kind in ("constant", "ignores") for r in (0, size - 1)]
@@ -148,7 +156,8 @@ class _Check:
     def arguments(self, rank: int) -> tuple[Any, ...]:
         """Rank's arguments, random in float64 where inexact."""
         given = self.operands
-        args = tuple(given(rank, self.size) if callable(given) else given)
+        args = given(rank, self.size) if callable(given) else given
+        call_of("check_collective", lambda *args: None, args)
         generator = np.random.Generator(np.random.PCG64([self.seed, rank]))
 
         def draw(leaf: Any) -> Array:
@@ -160,7 +169,7 @@ class _Check:
                 drawn = drawn + 1j * generator.uniform(0.5, 2, x.shape)
             return from_numpy(np.asarray(drawn))
 
-        return tree.map(draw, args)
+        return tree.map(draw, tuple(args))
 
     def function(self, group: Group, role: _Role) -> tuple[Map, Leaves]:
         """This rank's function of its inexact leaves, and where to evaluate it."""
@@ -184,25 +193,29 @@ class _Check:
         try:
             with config.override(timeout=self.timeout):
                 return self.world(program, self.size)
-        except AssertionError:
-            raise
         except Exception as error:
-            raise AssertionError(
-                f"{what}, {self.size} ranks: {type(error).__name__}: {error}\n{self.program()}"
+            raise CheckFailure(
+                f"{what}, {self.size} ranks, raised {type(error).__name__}: {error}\nlook at: the "
+                f"rules of the primitives below\n{self.program()}"
             ) from error
 
     def program(self) -> str:
+        """What rank 0 records, and every rank's arguments."""
+
         def show(group: Group) -> str:
             return program_of(lambda *args: self.fn(group, *args), self.arguments(group.rank()))
 
         try:
-            return f"on rank 0:\n{self.world(show, self.size)[0]}"
+            lines = [f"on rank 0:\n{self.world(show, self.size)[0]}"]
         except Exception as error:
-            return f"(no program: {type(error).__name__}: {error})"
+            lines = [f"(no program: {type(error).__name__}: {error})"]
+        for r in range(self.size):
+            lines += [f"rank {r}, {shown}" for shown in inputs_shown(self.arguments(r))]
+        return "\n".join(lines)
 
-    def fail(self, what: str, look_at: str, **values: Any) -> AssertionError:
+    def fail(self, what: str, look_at: str, **values: Any) -> CheckFailure:
         lines = [f"{what}, {self.size} ranks", f"look at: {look_at}", self.program()]
-        return AssertionError("\n".join(lines + [f"{k}: {v}" for k, v in values.items()]))
+        return CheckFailure("\n".join(lines + [f"{k}: {v}" for k, v in values.items()]))
 
     def generator(self, group: Group, salt: int) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64([self.seed, group.rank(), salt]))
@@ -405,6 +418,15 @@ class _Check:
                 if not same_bits(a, b):
                     raise self.fail(f"{what} on rank {rank}: compiled gives other bits", look,
                                     **{name: a, other: b})  # fmt: skip
+
+
+def _sizes(sizes: Any) -> tuple[int, ...]:
+    found = integers("check_collective: sizes", sizes)
+    if not found or min(found) < 1:
+        raise ArgumentError(
+            f"check_collective: sizes must be sizes of groups, 1 or more each, got {sizes!r}"
+        )
+    return found
 
 
 def _of(derived: Derived) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,91 @@ import numpy as np
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.array import eval as evaluate
-from nuvec.core.ir import IR, sub_irs
+from nuvec.core.config import config
+from nuvec.core.errors import ArgumentError
+from nuvec.core.functions.stream import Stream, stream_set
+from nuvec.core.ir import IR, held_irs
+from nuvec.core.primitive import Primitive
+from nuvec.core.traceback import strip_error
+from nuvec.transforms.arguments import bind_arguments, require_function
 from nuvec.transforms.ir_tools import make_ir
 
 PROGRAM_LINES = 40  # how much of a program a failure prints
+
+
+class CheckFailure(AssertionError):
+    """What a check found.  An AssertionError that is none of these was raised by a rule."""
+
+
+def call_of(
+    check: str, fn: Callable[..., Any], args: Sequence[Any], double: bool = False,
+    constant: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The arguments that a check is given, as Arrays (see `arrays_of`).  With `constant`, a
+    function of no arrays will do.
+
+    What is wrong with the call of the check itself is an ArgumentError (a TypeError and a
+    ValueError) or DtypeError; what is wrong with a rule is found later, and fails the check."""
+    require_function(check, fn)
+    if not isinstance(args, tuple | list):
+        raise ArgumentError(
+            f"{check}: args must be a tuple of the function's arguments, got "
+            f"{type(args).__name__}; write {check}(f, (x,))"
+        )
+    bind_arguments(fn, tuple(args), {}, f"{check} of {getattr(fn, '__name__', fn)}")
+    arrays = arrays_of(args, double)
+    if not constant and not tree.leaves(arrays):
+        raise ArgumentError(f"{check}: there is no array among the arguments, so nothing to check")
+    return arrays
+
+
+def redrawing(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, which draws the same numbers from the default stream at every call."""
+
+    @wraps(fn)
+    def run(*args: Any) -> Any:
+        with stream_set(Stream()):
+            return fn(*args)
+
+    return run
+
+
+@contextmanager
+def rules_run(what: str, look_at: str, fn: Callable[..., Any], args: Any) -> Iterator[None]:
+    """Whatever a rule raises meanwhile fails the check, and is the failure's cause."""
+    try:
+        with config.override(traceback="full"):
+            yield
+    except CheckFailure:
+        raise
+    except Exception as error:
+        on = _primitives_on(error)  # now: a second error would strip the traceback of this one
+        strip_error(error)
+        parts = [f"{what} raised {type(error).__name__}: {error}"]
+        parts += [f"look at: {look_at} of the primitives below", program_of(fn, args)]
+        parts += [f"raised in: {', '.join(on)}"] if on else []
+        parts += inputs_shown(args)
+        raise CheckFailure("\n".join(parts)) from error
+
+
+def _primitives_on(error: Exception) -> list[str]:
+    """The names of the primitives whose rules an error passed through, outermost first."""
+    found: dict[str, None] = {}
+    traceback = error.__traceback__
+    while traceback is not None:
+        known = traceback.tb_frame.f_locals
+        # `bind` is the primitive's own method; the walks and the interpreter hold a node.
+        for value in (known.get("self"), getattr(known.get("node"), "primitive", None)):
+            if isinstance(value, Primitive):
+                found[value.name] = None
+        traceback = traceback.tb_next
+    return list(found)
+
+
+def run_plain(fn: Callable[..., Any], args: Any) -> None:
+    """Run the function itself, so that its own errors are told from those of the rules."""
+    with rules_run("the function itself", "the shape rule and the lowering", fn, args):
+        numpy_leaves(fn(*args))
 
 
 def arrays_of(args: Sequence[Any], double: bool = False) -> tuple[Any, ...]:
@@ -30,10 +113,17 @@ def arrays_of(args: Sequence[Any], double: bool = False) -> tuple[Any, ...]:
 
 
 def numpy_leaves(value: Any) -> list[np.ndarray]:
-    """The evaluated leaves of a tree."""
+    """The evaluated leaves of a tree, each of the shape and dtype that its shape rule says."""
     leaves = [operand(x, "a result") for x in tree.leaves(value)]
     evaluate(leaves)
-    return [np.asarray(x._node.value) for x in leaves]
+    found = [np.asarray(x._node.value) for x in leaves]
+    for x, leaf in zip(found, leaves, strict=True):
+        if x.shape != leaf.shape or x.dtype != leaf.dtype:
+            raise AssertionError(
+                f"a lowering returned {x.dtype}{list(x.shape)} where the shape rule says "
+                f"{leaf.aval}; check_lowering says which"
+            )
+    return found
 
 
 def inexact_leaves(value: Any) -> list[np.ndarray]:
@@ -125,11 +215,12 @@ def close(a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> bool:
 def primitives_in(ir: IR) -> set[str]:
     """The names of the primitives a program uses, those of IRs inside it included."""
     names: set[str] = set()
+    seen: set[int] = set()
     stack = [ir]
     while stack:
         for eqn in stack.pop().eqns:
             names.add(eqn.primitive.name)
-            stack.extend(sub_irs(eqn.params))
+            stack.extend(inner for _, inner in held_irs(eqn, seen))
     return names
 
 
@@ -148,18 +239,34 @@ def program_of(fn: Callable[..., Any], args: Sequence[Any]) -> str:
 def failure(
     what: str, look_at: str, program: str, inputs: Any, got: tuple[str, Any],
     expected: tuple[str, Any], apart: float | None = None,
-) -> AssertionError:  # fmt: skip
-    """The smallest useful facts of a failed check, as an AssertionError to raise."""
+) -> CheckFailure:  # fmt: skip
+    """The smallest useful facts of a failed check, as an error to raise."""
     parts = [what]
     if apart is not None:
         parts[0] += f" (largest difference {apart:.3g})"
     parts.append(f"look at: {look_at} of the primitives below")
     parts.append(program)
-    for k, leaf in enumerate(tree.leaves(inputs)):
-        parts.append(f"input {k}: {_show(leaf)}")
+    parts += inputs_shown(inputs)
     for name, value in (got, expected):
         parts.append(f"{name}: {_show(value)}")
-    return AssertionError("\n".join(parts))
+    return CheckFailure("\n".join(parts + _worst(got, expected)))
+
+
+def inputs_shown(inputs: Any) -> list[str]:
+    """A line for each leaf of the inputs that a check failed on."""
+    return [f"input {k}: {_show(leaf)}" for k, leaf in enumerate(tree.leaves(inputs))]
+
+
+def _worst(got: tuple[str, Any], expected: tuple[str, Any]) -> list[str]:
+    """Where two arrays are furthest apart, and the two elements."""
+    a, b = got[1], expected[1]
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return []
+    if a.shape != b.shape or a.size < 2:
+        return []
+    apart = [difference(x, y) for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True)]
+    where = tuple(int(i) for i in np.unravel_index(int(np.argmax(apart)), a.shape))
+    return [f"furthest apart at {list(where)}: {got[0]} {a[where]}, {expected[0]} {b[where]}"]
 
 
 def _show(value: Any) -> str:

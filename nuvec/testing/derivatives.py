@@ -9,9 +9,10 @@ import numpy as np
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, from_numpy, operand
+from nuvec.core.errors import ArgumentError
 from nuvec.core.ops.build import convert_dtype
 from nuvec.testing.compare import (
-    arrays_of,
+    call_of,
     close,
     difference,
     failure,
@@ -20,12 +21,19 @@ from nuvec.testing.compare import (
     moved,
     program_of,
     random_like,
+    redrawing,
+    rules_run,
+    run_plain,
 )  # fmt: skip
 from nuvec.transforms.grad import vjp
 from nuvec.transforms.jvp import jvp
 
 STEP = 6e-6  # of central differences: the cube root of float64's rounding error
 Function = Callable[..., Any]
+_MODES = {
+    "fwd": ("forward mode", "the jvp rule (or derivatives)"),
+    "rev": ("reverse mode", "the vjp rule (or transpose)"),
+}
 _DOUBLE = (np.dtype(np.float64), np.dtype(np.complex128))
 
 
@@ -38,21 +46,26 @@ def check_jvp(
     args -- arrays or trees; inexact leaves are converted to double precision and moved, others
             are constants.  Keep them further than `1e-5` from kinks and poles
 
-    Complex arguments are moved along a real and an imaginary direction.  Raises AssertionError
-    with the program, the inputs and the two values.
+    Complex arguments are moved along a real and an imaginary direction.  What `fn` draws from the
+    default random stream is the same at every call.  Raises AssertionError
+    with the program, the inputs and the two values, or the error that a rule raised (its cause);
+    ArgumentError (a TypeError and a ValueError) when it is itself called with something else.
 
     >>> import nuvec as nv
     >>> nv.testing.check_jvp(nv.sin, (nv.array([0.5, 1.0]),))
     """
-    args = arrays_of(args, double=True)
+    args = call_of("check_jvp", fn, args, double=True)
+    fn = redrawing(fn)
     generator = np.random.Generator(np.random.PCG64(seed))
     direction = random_like(args, generator)
     directions = [direction]
     if any(dtypes.is_complex(x.dtype) for x in tree.leaves(args)):
         directions = [tree.map(_real_part, direction), tree.map(_imaginary_part, direction)]
-    for tangents in directions:
-        _check_direction(fn, args, tangents, rtol, atol)
-    _check_one_at_a_time(fn, args, direction)
+    run_plain(fn, args)
+    with rules_run(*_MODES["fwd"], fn, args):
+        for tangents in directions:
+            _check_direction(fn, args, tangents, rtol, atol)
+        _check_one_at_a_time(fn, args, direction)
 
 
 def _real_part(d: Array) -> Array:
@@ -120,16 +133,29 @@ def check_vjp(fn: Function, args: Sequence[Any], *, rtol: float = 1e-9, seed: in
     """Check reverse mode against forward mode: <c, J v> equals <J^T c, v>, in float64.
 
     The products are taken without conjugation, and their real parts compared.  One random
-    cotangent and tangent suffice to meet any wrong entry with probability one.  Raises
-    AssertionError; see `check_jvp`.
+    cotangent and tangent suffice to meet any wrong entry with probability one.  Raises as
+    `check_jvp` does.
 
     >>> import nuvec as nv
     >>> nv.testing.check_vjp(nv.sin, (nv.array([0.5, 1.0]),))
     """
-    args = arrays_of(args, double=True)
+    args = call_of("check_vjp", fn, args, double=True)
+    fn = redrawing(fn)
     generator = np.random.Generator(np.random.PCG64(seed + 1))
+    run_plain(fn, args)
     tangents = random_like(args, generator)
-    out, out_tangent = jvp(fn, args, tangents)
+    with rules_run(*_MODES["fwd"], fn, args):
+        out, out_tangent = jvp(fn, args, tangents)
+        inexact_leaves(out_tangent)
+    with rules_run(*_MODES["rev"], fn, args):
+        _check_against(fn, args, tangents, out, out_tangent, rtol, generator)
+
+
+def _check_against(
+    fn: Function, args: Any, tangents: Any, out: Any, out_tangent: Any, rtol: float,
+    generator: np.random.Generator,
+) -> None:  # fmt: skip
+    """Reverse mode against the output and the tangent of forward mode."""
     cotangent = random_like(out, generator)
     pulled_out, pull = vjp(fn, *args)
     pulled = pull(cotangent)
@@ -233,11 +259,12 @@ def check_second_order(
 
     The gradient, as a function of the inputs and of the cotangent, is checked in forward mode
     against finite differences and in reverse mode against forward mode; so is the tangent.
-    Raises AssertionError; see `check_jvp`.
+    Raises as `check_jvp` does.
 
     >>> import nuvec as nv
     >>> nv.testing.check_second_order(nv.sin, (nv.array([0.5, 1.0]),))
     """
+    args = call_of("check_second_order", fn, args, double=True)
     check_grads(fn, args, order=2, rtol=rtol, atol=atol, seed=seed, _from=2)
 
 
@@ -251,23 +278,26 @@ def check_grads(
     modes    -- "fwd": forward mode against finite differences; "rev": reverse mode against forward
                 mode (<c, J v> equals <J^T c, v>).  With order 2 every nesting of the modes
 
-    Raises AssertionError with the program, the inputs, the two values and the largest difference.
+    Raises as `check_jvp` does.
 
     >>> import nuvec as nv
     >>> nv.testing.check_grads(lambda x, y: x * nv.exp(y), (1.5, 0.5), order=3)
     """
-    unknown = sorted(set(modes) - {"fwd", "rev"})
-    if unknown or not modes:
-        raise ValueError(f"check_grads: modes are 'fwd' and 'rev', got {tuple(modes)}")
-    args = arrays_of(args, double=True)
+    if isinstance(modes, str) or not modes or not set(modes) <= {"fwd", "rev"}:
+        raise ArgumentError(f"check_grads: modes are 'fwd' and 'rev', got {modes!r}")
+    args = call_of("check_grads", fn, args, double=True)
+    fn = redrawing(fn)
     if _from <= 1:
         check_jvp(fn, args, rtol=rtol, atol=atol, seed=seed)
         if "rev" in modes:
             check_vjp(fn, args, seed=seed)
     if order <= 1 or not any(dtypes.is_inexact(x.dtype) for x in tree.leaves(args)):
         return
+    run_plain(fn, args)
     generator = np.random.Generator(np.random.PCG64(seed + 2))
     for mode, derived in (("fwd", tangent_map), ("rev", gradient_map)):
         if mode in modes:
-            inner_fn, point = derived(fn, args, generator)
+            with rules_run(*_MODES[mode], fn, args):
+                inner_fn, point = derived(fn, args, generator)
+                inexact_leaves(inner_fn(*point))
             check_grads(inner_fn, point, order - 1, modes, rtol=rtol, atol=atol, seed=seed + 3)

@@ -9,14 +9,19 @@ import numpy as np
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import operand
+from nuvec.core.errors import ArgumentError
 from nuvec.core.ir import IR, Eqn, Literal, sub_irs
 from nuvec.testing.compare import (
-    arrays_of,
+    CheckFailure,
+    call_of,
     close,
     compare_trees,
     difference,
     numpy_leaves,
     program_of,
+    redrawing,
+    rules_run,
+    run_plain,
     same_bits,
 )  # fmt: skip
 from nuvec.transforms.compile import compile
@@ -31,16 +36,21 @@ def check_lowering(
 
     Each equation runs on contiguous operands, on strided ones, with NumPy scalars for 0-d arrays,
     and into a given buffer where its lowering takes one.  The results must agree to `rtol` (bit
-    for bit into a buffer).  Raises AssertionError quoting the equation.
+    for bit into a buffer).
+
+    Raises AssertionError quoting the equation, also where a lowering raises (its error is the
+    cause), as one does that writes on an operand; ArgumentError (a TypeError and a ValueError) when
+    it is itself called with something else.
 
     >>> import nuvec as nv
     >>> nv.testing.check_lowering(nv.sin, (nv.ones((2, 3)),))
     """
-    arrays = arrays_of(args)
-    ir = make_ir(fn)(*arrays)
+    arrays = call_of("check_lowering", fn, args, constant=True)
+    with rules_run("recording", "the shape rule", fn, arrays):
+        ir = make_ir(fn)(*arrays)
     captures = len(ir.inputs) - len(tree.leaves(arrays))
     if captures:
-        raise ValueError(
+        raise ArgumentError(
             f"check_lowering: the function captures {captures} arrays; pass them as arguments"
         )
     run_checked(ir, numpy_leaves(arrays), rtol)
@@ -64,9 +74,24 @@ def run_checked(ir: IR, values: Sequence[np.ndarray], rtol: float | None = None)
 def _check_equation(eqn: Eqn, operands: list[np.ndarray], rtol: float | None) -> list[np.ndarray]:
     primitive = eqn.primitive
 
-    def run(given: Sequence[Any], **options: Any) -> list[np.ndarray]:
-        result = primitive.lower(*given, **eqn.params, **options)
+    def lower(given: Sequence[Any], **options: Any) -> Any:
+        try:
+            return primitive.lower(*given, **eqn.params, **options)
+        except Exception as error:
+            hint = "; it must leave its operands alone" if "read-only" in str(error) else ""
+            text = f"raised {type(error).__name__}: {error}{hint}"
+            raise _wrong(eqn, operands, text) from error
+
+    def run(given: Sequence[Any]) -> list[np.ndarray]:
+        result = lower(given)
+        if primitive.multiple and not isinstance(result, list | tuple):
+            raise _wrong(eqn, operands, f"returned a {type(result).__name__}, not a tuple")
         outs = list(result) if primitive.multiple else [result]
+        if len(outs) != len(eqn.outputs):
+            raise _wrong(
+                eqn, operands, f"returned {len(outs)} results, and the shape rule says "
+                f"{len(eqn.outputs)}",
+            )  # fmt: skip
         for out, v in zip(outs, eqn.outputs, strict=True):
             if not isinstance(out, np.ndarray | np.generic):
                 raise _wrong(eqn, operands, f"returned a {type(out).__name__}, not a NumPy value")
@@ -95,7 +120,7 @@ def _check_equation(eqn: Eqn, operands: list[np.ndarray], rtol: float | None) ->
     if primitive.out:
         v = eqn.outputs[0].aval
         buffer = np.full(v.shape, 1, v.dtype)
-        result = primitive.lower(*fixed, **eqn.params, out=buffer)
+        result = lower(fixed, out=buffer)
         if result is not buffer and not np.shares_memory(result, buffer) and buffer.size:
             raise _wrong(eqn, operands, "did not return the buffer given as `out`")
         if not same_bits(buffer, expected[0]):
@@ -124,30 +149,36 @@ def _strided(x: np.ndarray) -> np.ndarray:
     return wide
 
 
-def _wrong(eqn: Eqn, operands: list[np.ndarray], what: str) -> AssertionError:
+def _wrong(eqn: Eqn, operands: list[np.ndarray], what: str) -> CheckFailure:
     given = ", ".join(f"{dtypes.name(x.dtype)}{list(x.shape)}" for x in operands)
     lines = [f"lowering of {eqn.primitive.name}({given}), params {eqn.params}: {what}"]
     lines += [f"operand {i}: {x}" for i, x in enumerate(operands) if x.size <= 24]
-    return AssertionError("\n".join(lines))
+    return CheckFailure("\n".join(lines))
 
 
 def check_compile(
     fn: Callable[..., Any], args: Sequence[Any], *, rtol: float | None = None
 ) -> None:
-    """Check that `compile(fn)` gives what `fn` gives, bit for bit (or to `rtol`), twice.
+    """Check that `compile(fn)` gives what `fn` gives, bit for bit (or to `rtol`), twice, from the
+    same place in the default random stream.
 
-    Raises AssertionError with the program, the inputs and the two values.
+    Raises AssertionError with the program, the inputs and the two values, or the error that
+    compiling or running raised (its cause); ArgumentError (a TypeError and a ValueError) when it is
+    itself called with something else.
 
     >>> import nuvec as nv
     >>> nv.testing.check_compile(lambda x: nv.sin(x) * 2, (nv.ones(3),))
     """
-    arrays = arrays_of(args)
+    arrays = call_of("check_compile", fn, args, constant=True)
+    compiled = redrawing(compile(fn))
+    fn = redrawing(fn)
+    run_plain(fn, arrays)
+    look_at = "the simplify, schedule and emit passes, and the lowering"
     expected = [operand(x, "a result") for x in tree.leaves(fn(*arrays))]
-    compiled = compile(fn)
     for call in ("first", "second"):
-        compare_trees(
-            f"the {call} call of the compiled function differs from the interpreted one",
-            "the simplify, schedule and emit passes, and the lowering",
-            lambda: program_of(fn, arrays), arrays,
-            ("compiled", tree.leaves(compiled(*arrays))), ("interpreted", expected), rtol,
-        )  # fmt: skip
+        with rules_run(f"the {call} call of the compiled function", look_at, fn, arrays):
+            compare_trees(
+                f"the {call} call of the compiled function differs from the interpreted one",
+                look_at, lambda: program_of(fn, arrays), arrays,
+                ("compiled", tree.leaves(compiled(*arrays))), ("interpreted", expected), rtol,
+            )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nuvec.core import dtypes, tree
-from nuvec.core.array import Array, operand
+from nuvec.core.array import Array
 from nuvec.core.errors import NuvecError
 from nuvec.core.node import Node, Trace, observed_effects, open_trace
 from nuvec.core.ops.arithmetic import add, masked_product, multiply, negative
@@ -22,7 +22,8 @@ from nuvec.core.primitive import (
     identity_input,
 )
 from nuvec.core.walk import Step, marked_graph
-from nuvec.transforms.jvp import is_active, split_aux, tied
+from nuvec.transforms.arguments import arrays_of
+from nuvec.transforms.jvp import fitting, fitting_list, is_active, not_a_derivative, split_aux, tied
 
 Cotangents = dict[Node, Any]
 
@@ -35,11 +36,13 @@ def backward_walk(trace: Trace, steps: Sequence[Step], cotangents: Cotangents) -
     all ranks agree on what is sent whatever each rank's outputs depend on."""
     masked: set[Node] = set()  # nodes whose cotangent may hold structural zeros
 
-    def give(node: Node, c: Array, may_mask: bool) -> None:
-        before = cotangents.get(node)
-        cotangents[node] = c if before is None else add(before, c)
+    def give(source: Node, c: Any, may_mask: bool) -> None:
+        if type(c) is not Array or c._node.aval is not source.aval:
+            c = fitting(node, "cotangent", c, source.aval, "the operand")
+        before = cotangents.get(source)
+        cotangents[source] = c if before is None else add(before, c)
         if may_mask:
-            masked.add(node)
+            masked.add(source)
 
     take = cotangents.pop
     for node, inputs in reversed(steps):
@@ -101,8 +104,11 @@ def _elementwise(
             if operands is None:
                 operands = [Array(n) for n in inputs]
             d = derivative(Array(node), *operands, **node.params)
-            ci = masked_product(c, d) if may_mask else multiply(c, d)
-        if ci._node.aval.shape != source.aval.shape:
+            try:
+                ci = masked_product(c, d) if may_mask else multiply(c, d)
+            except (TypeError, ValueError) as error:
+                raise not_a_derivative(node, d, error) from error
+        if ci._node.aval.shape != source.aval.shape and ci.shape == node.aval.shape:
             ci = unbroadcast(ci, source.aval.shape)
         give(source, ci, hands_zeros)
 
@@ -116,7 +122,9 @@ def _mark(
             give(source, c, may_mask)
     if node.params["trace"] is trace:
         operands = inputs[count:]
-        for source, c in zip(operands, node.params["linear"](cs), strict=True):
+        found = node.params["linear"](cs)
+        results = fitting_list(node, "cotangent", found, [i.aval for i in operands])
+        for source, c in zip(operands, results, strict=True):
             if c is not None and is_active(source, trace):
                 give(source, c, may_mask)
 
@@ -142,7 +150,8 @@ def _multiple(
             Array(Node(PROJECTION, (node,), {"index": k}, a, node.marks))
             for k, a in enumerate(node.aval)
         ]
-        results = primitive.vjp(cs, outs, *operands, **node.params)
+        found = primitive.vjp(cs, outs, *operands, **node.params)
+        results = fitting_list(node, "cotangent", found, [i.aval for i in inputs])
     for source, c in zip(inputs, results, strict=True):
         if c is not None and is_active(source, trace):
             give(source, c, may_mask)
@@ -177,9 +186,12 @@ class Recording:
         with open_trace(self.mode, self.name) as trace:
             args, kwargs = arguments(trace)
             self.inputs = [a._node for a in inputs]  # now: `x[i] = v` in f points x elsewhere
-            result, self.aux = split_aux(self.f(*args, **kwargs), self.has_aux)
+            result, self.aux = split_aux(self.name, self.f(*args, **kwargs), self.has_aux)
             leaves, self.structure = tree.flatten(result)
-            self.nodes = [operand(x, f"an output of {self.name}")._node for x in leaves]
+            outs = arrays_of(
+                leaves, self.structure, lambda p: f"{self.name}: output{tree.keystr(p)}"
+            )
+            self.nodes = [x._node for x in outs]
             self.trace = trace
             self.steps = marked_graph(trace, [*self.nodes, *trace.effects], set(self.inputs))
             self.effects = list(trace.effects)

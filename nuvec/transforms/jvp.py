@@ -25,6 +25,7 @@ from nuvec.core.primitive import (
 )  # fmt: skip
 from nuvec.core.traceback import filtered
 from nuvec.core.walk import Step, marked_graph
+from nuvec.transforms.arguments import arrays_of, require_function
 
 Tangent = Array | None  # None is zero
 
@@ -88,15 +89,73 @@ def forward_walk(trace: Trace, steps: Sequence[Step], tangents: dict[Node, Array
                 outs = [Array(Node(PROJECTION, (node,), {"index": k}, a, node.marks))
                         for k, a in enumerate(node.aval)]  # fmt: skip
                 operands = [Array(i) for i in inputs]
-                tuples[node] = primitive.jvp(moving, outs, *operands, **node.params)
+                found = primitive.jvp(moving, outs, *operands, **node.params)
+                tuples[node] = fitting_list(node, "tangent", found, node.aval)
             continue
         if still:
             continue
         result = _rule(trace, node, inputs, moving, masked)
         if primitive.multiple:
-            tuples[node] = result
+            tuples[node] = fitting_list(node, "tangent", result, node.aval)
         elif result is not None:
+            if type(result) is not Array or result._node.aval is not node.aval:
+                result = fitting(node, "tangent", result, node.aval, "its result")
             tangents[node] = result
+
+
+def fitting(node: Node, kind: str, found: Any, expected: Aval, of: str) -> Array:
+    """The tangent or cotangent (`kind`) that a rule of `node` returned, checked against what it
+    belongs to; a weak one takes its dtype.
+
+    The walks call it where the two avals are not one object, so the check costs them nothing."""
+    says = f"{_rule_name(node, kind)} returned a {kind} that is"
+    try:
+        array = operand(found, f"what {_rule_name(node, kind)} returned")
+    except (TypeError, ValueError) as error:
+        raise DtypeError(
+            f"{says} a {type(found).__name__}, and {of} is {expected}: it must be an Array of "
+            f"that shape and dtype, or None for zero ({error})"
+        ) from error
+    got = array.aval
+    if got.shape != expected.shape:
+        raise ShapeError(f"{says} {got}, and {of} is {expected}: their shapes must be equal")
+    if got.dtype != expected.dtype:
+        if not got.weak:
+            raise DtypeError(
+                f"{says} {got}, and {of} is {expected}: their dtypes must be equal; convert it "
+                f"with .astype({dtypes.name(expected.dtype)!r})"
+            )
+        array = array.astype(expected.dtype)
+    return array
+
+
+def fitting_list(node: Node, kind: str, found: Any, expected: Sequence[Aval]) -> list[Tangent]:
+    """The same for a rule that returns a list with one (or None) for each of `expected`."""
+    of = "result" if kind == "tangent" else "operand"
+    if not isinstance(found, list | tuple) or len(found) != len(expected):
+        got = f"{len(found)}" if isinstance(found, list | tuple) else f"a {type(found).__name__}"
+        raise TreeError(
+            f"{_rule_name(node, kind)} must return a list with a {kind} (or None) for each of the "
+            f"{len(expected)} {of}s, and it returned {got}"
+        )
+    return [
+        t
+        if t is None or (type(t) is Array and t._node.aval is a) or not dtypes.is_inexact(a.dtype)
+        else fitting(node, kind, t, a, f"{of} {i}")
+        for i, (t, a) in enumerate(zip(found, expected, strict=True))
+    ]
+
+
+def _rule_name(node: Node, kind: str) -> str:
+    primitive = node.primitive
+    if primitive is MARK:
+        return f"the linear part of {node.params['name']}"
+    rule = "jvp" if kind == "tangent" else "vjp"
+    if primitive.derivatives is not None:
+        rule = "derivatives"
+    elif primitive.transpose is not None and kind == "cotangent":
+        rule = "transpose"
+    return f"the {rule} of {primitive.name}"
 
 
 def _rule(
@@ -153,11 +212,32 @@ def _elementwise(
             term = negative(t)
         else:
             product = masked_product if i in masked else multiply
-            term = product(t, derivative(out, *operands, **node.params))
+            d = derivative(out, *operands, **node.params)
+            try:
+                term = product(t, d)
+            except (TypeError, ValueError) as error:
+                raise not_a_derivative(node, d, error) from error
         total = term if total is None else add(total, term)
-    if total is not None and total.shape != out.shape:
-        total = broadcast_to_p.bind(total, shape=out.shape)
-    return total
+    if total is None or total._node.aval.shape == node.aval.shape:
+        return total
+    if not _broadcasts(total.shape, out.shape):
+        return total  # which is refused as the rule's
+    return broadcast_to_p.bind(total, shape=out.shape)
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in pairs)
+
+
+def not_a_derivative(node: Node, d: Any, error: Exception) -> NuvecError:
+    """The error for a partial derivative that a tangent or cotangent cannot be multiplied by."""
+    got = d.aval if isinstance(d, Array) else f"a {type(d).__name__}"
+    kind = ShapeError if isinstance(error, ValueError) else DtypeError
+    return kind(
+        f"the derivatives of {node.primitive.name} returned {got}, and its result is {node.aval}: "
+        f"a derivative is an Array that broadcasts to the result ({error})"
+    )
 
 
 def _mark_jvp(
@@ -167,7 +247,7 @@ def _mark_jvp(
     own = moving[:count]  # by closures over the same trace, or of other traces' marks
     if node.params["trace"] is not trace:
         return own
-    result = node.params["linear"](moving[count:])
+    result = fitting_list(node, "tangent", node.params["linear"](moving[count:]), node.aval)
     return [
         a if b is None else b if a is None else add(a, b) for a, b in zip(own, result, strict=True)
     ]
@@ -198,6 +278,7 @@ def jvp(
     >>> nv.jvp(lambda x: x * x, (3.0,), (1.0,))
     (array(9., dtype=float32), array(6., dtype=float32))
     """
+    require_function("jvp", f)
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
         raise TreeError(
             f"jvp takes tuples of primals and of tangents, got {type(primals).__name__} and "
@@ -207,9 +288,9 @@ def jvp(
         inputs, moving, structure = _match(trace, tuple(primals), tuple(tangents))
         stop = {i._node for i in inputs}  # now: `x[i] = v` in f points x elsewhere
         result = f(*tree.unflatten(structure, inputs))
-        result, aux = split_aux(result, has_aux)
+        result, aux = split_aux(trace.name, result, has_aux)
         leaves, out_structure = tree.flatten(result)
-        outs = [operand(leaf, "an output of the function given to jvp") for leaf in leaves]
+        outs = arrays_of(leaves, out_structure, lambda p: f"{trace.name}: output{tree.keystr(p)}")
         nodes = [o._node for o in outs]
         recorded = list(trace.effects)
         steps = marked_graph(trace, [*nodes, *recorded], stop)
@@ -271,14 +352,14 @@ def match_leaves(
     return found
 
 
-def split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
+def split_aux(name: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     """(output, aux) of a function's result."""
     if not has_aux:
         return result, None
     if not isinstance(result, tuple) or len(result) != 2:
         raise TreeError(
-            f"has_aux=True: the function must return (output, aux), and it returned "
-            f"{type(result).__name__}"
+            f"{name}: with has_aux=True the function must return a pair (output, aux), and it "
+            f"returned {type(result).__name__}"
         )
     return result
 

@@ -157,8 +157,8 @@ def test_wrong_lowerings(made: Make) -> None:
         x *= x
         return x
 
-    with pytest.raises(ValueError, match="read-only"):
-        check_lowering(made(lower=changes_its_operand), (X,))
+    fails(lambda: check_lowering(made(lower=changes_its_operand), (X,)), "lowering of toy.square",
+          "read-only; it must leave its operands alone", "operand 0: [0.3 0.7 1.1]")  # fmt: skip
 
 
 def test_a_compiled_function_that_is_not_the_interpreted_one(made: Make) -> None:
@@ -169,6 +169,204 @@ def test_a_compiled_function_that_is_not_the_interpreted_one(made: Make) -> None
         return x * x + 1e-15 * len(calls)
 
     fails(lambda: check_compile(made(lower=drifting), (X,)), "not the same bits")
+
+
+# A rule that raises, or returns what does not belong there
+
+
+def oops(*args: Any, **params: Any) -> Any:
+    raise KeyError("oops")
+
+
+def breaks(*args: Any, **params: Any) -> Any:
+    assert len(args) > 99, "a rule's own assertion"
+
+
+CHECKS: dict[str, Callable[..., None]] = {
+    "jvp": check_jvp, "vjp": check_vjp, "grads": check_grads, "second": check_second_order,
+    "vmap": check_vmap, "compile": check_compile, "lowering": check_lowering,
+}  # fmt: skip
+DIFFERENTIATES, ALL = ("jvp", "vjp", "grads", "second"), tuple(CHECKS)
+TWO_RULES: dict[str, Any] = {
+    "derivatives": None, "jvp": lambda t, out, x: 2 * x * t[0],
+    "vjp": lambda i, c, out, x: 2 * x * c,
+}  # fmt: skip
+
+# (the rules made wrong, the checks that must notice, what they say, where they say to look)
+WRONG: list[tuple[dict[str, Any], tuple[str, ...], str, str]] = [
+    ({"derivatives": (oops,)}, DIFFERENTIATES, "oops", "the jvp rule (or derivatives)"),
+    ({"derivatives": (breaks,)}, DIFFERENTIATES, "own assertion", "the jvp rule (or derivatives)"),
+    ({"derivatives": (lambda out, x: nv.stack([x, x]),)}, DIFFERENTIATES, "float64[2,3]",
+     "the jvp rule"),
+    ({"derivatives": (lambda out, x: x.astype(nv.complex64),)}, DIFFERENTIATES, "complex128[3]",
+     "the jvp rule"),
+    ({**TWO_RULES, "jvp": oops}, DIFFERENTIATES, "KeyError", "the jvp rule"),
+    ({**TWO_RULES, "jvp": lambda t, out, x: t[0][:1]}, DIFFERENTIATES, "float64[1]",
+     "the jvp rule"),
+    ({**TWO_RULES, "jvp": lambda t, out, x: t[0].astype("float32")}, DIFFERENTIATES, "float32[3]",
+     "the jvp rule"),
+    ({**TWO_RULES, "jvp": lambda t, out, x: "t"}, DIFFERENTIATES, "a str", "the jvp rule"),
+    ({**TWO_RULES, "vjp": oops}, ("vjp", "grads", "second"), "KeyError", "the vjp rule"),
+    ({**TWO_RULES, "vjp": breaks}, ("vjp", "grads", "second"), "own assertion", "the vjp rule"),
+    ({**TWO_RULES, "vjp": lambda i, c, out, x: nv.sum(c)}, ("vjp", "grads"), "float64[]",
+     "the vjp rule"),
+    ({**TWO_RULES, "vjp": lambda i, c, out, x: c.astype("float16")}, ("vjp", "grads"),
+     "float16[3]", "the vjp rule"),
+    ({"vmap": oops}, ("vmap",), "KeyError", "the vmap rule"),
+    ({"vmap": breaks}, ("vmap",), "own assertion", "the vmap rule"),
+    ({"vmap": lambda size, axes, x: x}, ("vmap",), "raised", "the vmap rule"),
+    ({"vmap": lambda size, axes, x: (x[0], 0)}, ("vmap",), "float64[3] against", "the vmap rule"),
+    ({"vmap": lambda size, axes, x: (x, 7)}, ("vmap",), "raised", "the vmap rule"),
+    ({"lower": oops}, ALL, "KeyError", "lowering"),
+    ({"lower": breaks}, ALL, "own assertion", "lowering"),
+    ({"lower": lambda x: None}, ALL, "", "lowering"),
+    ({"shape_rule": oops}, ALL, "KeyError", "the shape rule"),
+    ({"shape_rule": breaks}, ALL, "own assertion", "the shape rule"),
+    ({"shape_rule": lambda x: x.shape}, ALL, "raised", "the shape rule"),
+    ({"lower": lambda x: (x, x), "shape_rule": lambda x: (x, x, x), "multiple": True,
+      "derivatives": None, "jvp": lambda ts, outs, x: list(ts) * 3,
+      "vjp": lambda cs, outs, x: [cs[0]]}, ("lowering",), "2 results, and the shape rule says 3",
+     "lowering"),
+    ({"lower": lambda x: x, "shape_rule": lambda x: (x,), "multiple": True, "derivatives": None,
+      "jvp": lambda ts, outs, x: list(ts), "vjp": lambda cs, outs, x: cs}, ("lowering",),
+     "a ndarray, not a tuple", "lowering"),
+    ({"lower": lambda x, out=None: oops() if out is not None else x * x, "out": True},
+     ("lowering",), "KeyError", "lowering"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rules", "check", "says", "look_at"),
+    [(rules, check, says, at) for rules, checks, says, at in WRONG for check in checks],
+)
+def test_a_rule_that_is_wrong_in_any_way_fails_the_check(
+    made: Make, rules: dict[str, Any], check: str, says: str, look_at: str
+) -> None:
+    f = made(**rules)
+    text = fails(lambda: CHECKS[check](f, (X,)), says, look_at)
+    assert "toy.square" in text and "[0.3 0.7 1.1]" in text, text  # its primitive, and the input
+
+
+def test_what_a_rule_raised_is_the_cause(made: Make) -> None:
+    for rules, check in (({"derivatives": (oops,)}, "jvp"), ({"lower": oops}, "lowering"),
+                         ({"vmap": oops}, "vmap")):  # fmt: skip
+        with pytest.raises(AssertionError) as caught:
+            CHECKS[check](made(**rules), (X,))
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_failure_says_where_the_values_are_furthest_apart(made: Make) -> None:
+    f = made(derivatives=(lambda out, x: 2 * x + nv.array([0, 1e-3, 0]),))
+    fails(lambda: check_jvp(f, (X,)), "furthest apart at [1]: ")
+
+
+# Wrong calls of the checks
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(
+    ("fn", "args", "message"),
+    [
+        (3, (X,), "takes a function, got int"),
+        (nv.sin, X, r"args must be a tuple of the function's arguments, got ndarray"),
+        (nv.sin, 0.5, r"args must be a tuple .*got float; write check_\w+\(f, \(x,\)\)"),
+        (lambda x: x, (X, X), "too many positional arguments"),
+        (lambda x, y: x, (X,), "missing a required argument: 'y'"),
+        (nv.sin, ("x",), "an argument of the function checked"),
+    ],
+)
+def test_a_wrong_call_of_a_check(check: str, fn: Any, args: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        CHECKS[check](fn, args)
+
+
+@pytest.mark.parametrize("check", [*DIFFERENTIATES, "vmap"])
+def test_no_arrays(check: str) -> None:
+    for fn, args in ((lambda: nv.ones(2), ()), (lambda x: nv.ones(2), ([],))):
+        with pytest.raises(
+            ValueError, match=f"{CHECKS[check].__name__}: there is no array among the arg"
+        ):
+            CHECKS[check](fn, args)
+    check_compile(lambda: nv.sin(nv.ones(2)), ())  # whose values can be compared all the same
+    check_lowering(lambda: nv.arange(3) * 2, ())
+
+
+def _scaled(x: Any, w: Any) -> Any:
+    return {"x": nv.sin(x["a"]) * w, "w": w + 1}
+
+
+NESTED = ({"a": X}, np.array(2.0))
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "in_axes"),
+    [
+        (nv.sin, (X,), 0), (nv.sin, (X,), 1), (nv.sin, (X,), -1), (nv.sin, (X,), -2),
+        (nv.sin, (X,), (0,)), (nv.sin, (X,), [1]), (nv.sin, (X,), (np.int64(0),)),
+        (nv.matmul, (np.ones((2, 3)), X), (2, None)), (nv.matmul, (np.ones((2, 3)), X), (-1, -1)),
+        (nv.matmul, (np.ones((2, 3)), X), (None, 0)),
+        (_scaled, NESTED, 0), (_scaled, NESTED, (0, None)), (_scaled, NESTED, ({"a": 1}, 0)),
+        (_scaled, NESTED, ({"a": None}, 0)), (_scaled, NESTED, {"w": 0}),
+        (_scaled, NESTED, {"x": {"a": -1}, "w": None}), (lambda *xs: xs[0] * xs[1], (X, X), (0, 1)),
+    ],
+)  # fmt: skip
+def test_in_axes_are_what_vmap_takes(fn: Any, args: Any, in_axes: Any) -> None:
+    check_vmap(fn, args, in_axes)
+
+
+@pytest.mark.parametrize("in_axes", [0, 1, -1, (1,), {"x": -2}])
+def test_in_axes_are_really_checked(made: Make, in_axes: Any) -> None:
+    f = made(vmap=lambda size, axes, x: (x * 1.001, axes[0]))
+    fails(lambda: check_vmap(lambda x: f(x), (X,), in_axes), f"in_axes={in_axes}", "the vmap rule")
+
+
+def test_out_axes_are_what_vmap_takes(made: Make) -> None:
+    check_vmap(_scaled, NESTED, 0, {"x": -1, "w": 0})
+    check_vmap(_scaled, NESTED, (0, None), {"x": 1, "w": None})
+    check_vmap(_scaled, NESTED, None, 0)
+    f = made(vmap=lambda size, axes, x: (x + nv.arange(x.shape[axes[0]])[:, None], axes[0]))
+    fails(lambda: check_vmap(lambda x: f(x), (X,), 0, -1), "out_axes=-1")
+
+
+@pytest.mark.parametrize(
+    ("in_axes", "out_axes", "message"),
+    [
+        ("x", None, "must be an integer or None, got 'x'"),
+        (0.5, None, "must be an integer or None, got 0.5"),
+        (True, None, "must be an integer or None, got True"),
+        ((0, 0, 0), None, "in_axes has 3 entries for 2 positional arguments"),
+        ({"y": 0}, None, "in_axes names 'y'"),
+        (({"b": 0}, 0), None, "does not fit it"),
+        (2, None, "axis 2 is out of range|axis 2"),
+        (-3, None, "axis -3"),
+        ((None, None), None, r"in_axes=\(None, None\) maps nothing"),
+        ({}, None, "maps nothing"),
+        (0, 5, "axis 5"),
+        (0, {"x": 0}, "out_axes does not fit the output"),
+        (0, "x", "out_axes must be integers or None, got 'x'"),
+    ],
+)
+def test_a_wrong_call_of_check_vmap(in_axes: Any, out_axes: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        check_vmap(_scaled, NESTED, in_axes, out_axes)
+
+
+@pytest.mark.parametrize(
+    ("fn", "operands", "sizes", "message"),
+    [
+        (3, (X,), (1,), "takes a function, got int"),
+        (lambda g, x: x, X, (1,), "args must be a tuple"),
+        (lambda g, x: x, lambda rank, size: X, (1,), "args must be a tuple"),
+        (lambda g: None, (), (1,), "no array among the arguments"),
+        (lambda g, x: x, ("x",), (1,), "an argument of the function checked"),
+        (lambda g, x: x, (X,), (), "sizes must be sizes of groups"),
+        (lambda g, x: x, (X,), (2, 0), "sizes must be sizes of groups"),
+        (lambda g, x: x, (X,), "12", "check_collective: sizes"),
+    ],
+)
+def test_a_wrong_call_of_check_collective(fn: Any, operands: Any, sizes: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        check_collective(fn, operands, sizes)
 
 
 # Collectives
@@ -193,7 +391,8 @@ ONES = (np.ones(3),)
 def test_a_dropped_collective(sabotage: Any) -> None:
     sabotage(all_sum_p, vjp=lambda cs, outs, *xs, **params: list(cs))
     text = fails(lambda: check_collective(_all_sum, ONES, (2,)), "adjoint identity", "2 ranks",
-                 "all_sum", "sum over ranks of <c, J dx>")  # fmt: skip
+                 "all_sum", "sum over ranks of <c, J dx>", "rank 0, input 0: float64[3] [",
+                 "rank 1, input 0: float64[3] [")  # fmt: skip
     assert "the vjp and jvp rules" in text
 
 
@@ -223,7 +422,7 @@ def test_a_forward_that_is_communicated_again(sabotage: Any) -> None:
     check_collective(_all_sum, ONES, (2,), order=1)
 
     def restless(group: Any, x: Any) -> Any:
-        if nv.core.node.context.traces:  # type: ignore[attr-defined]
+        if nv.core.node.context.traces:
             nd.all_sum(x, group)
         return nd.all_sum(x, group)
 
@@ -264,6 +463,15 @@ def test_a_wrong_batching_rule_of_a_collective(sabotage: Any) -> None:
         check_collective(lambda g, x: nd.all_gather(x, g), ONES, (2,))
 
 
+@pytest.mark.parametrize("rule", ["jvp", "vjp", "vmap", "lower", "shape_rule"])
+@pytest.mark.parametrize("wrong", [oops, breaks])
+def test_a_rule_of_a_collective_that_raises(sabotage: Any, rule: str, wrong: Any) -> None:
+    sabotage(all_sum_p, **{rule: wrong})
+    with pytest.raises(AssertionError, match=r"2 ranks, raised (Key|Assertion)Error") as caught:
+        check_collective(_all_sum, ONES, (2,), timeout=1)
+    assert caught.value.__cause__ is not None
+
+
 def test_a_rank_that_goes_missing() -> None:
     def shy(group: Any, x: Any) -> Any:
         return nd.all_sum(x, group) if group.rank() else x * 1
@@ -299,6 +507,21 @@ def test_mis_wired_programs() -> None:
             check_ir(broken)
 
 
-def test_unknown_modes() -> None:
+@pytest.mark.parametrize("modes", [("forward",), (), "fwd", ("fwd", "")])
+def test_unknown_modes(modes: Any) -> None:
     with pytest.raises(ValueError, match="'fwd' and 'rev'"):
-        check_grads(nv.sin, (X,), modes=("forward",))
+        check_grads(nv.sin, (X,), modes=modes)
+
+
+def test_functions_that_draw_are_checked_from_one_place_in_the_stream() -> None:
+    def noisy(x: Any) -> Any:
+        return nv.sin(x) * nv.random.normal(shape=x.shape, dtype=x.dtype)
+
+    x = nv.array([0.5, 1.0])
+    before = nv.random.get_state()
+    check_compile(noisy, (x,))
+    check_jvp(noisy, (x,))
+    check_vjp(noisy, (x,))
+    check_grads(nv.checkpoint(noisy), (x,))
+    assert nv.random.get_state() == before
+    assert float(noisy(x)[0]) != float(noisy(x)[0])

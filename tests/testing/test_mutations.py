@@ -1,7 +1,8 @@
 """Every rule is made slightly wrong, one at a time, and the checks must notice.
 
 A rule counts as checked when the rows of its primitive catch it wrong by 0.1 %; a communication
-when it is noticed that it was dropped, runs twice, or changed places with another.
+when it is noticed that it was dropped, runs twice, or changed places with another.  The rules of
+communications, and of primitives that hold programs, are in `test_mutations_nested.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from nuvec import distributed as nd
 from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy
 from nuvec.core.ir import IR, Eqn
-from nuvec.core.primitive import MINUS_ONE, NOT_DIFFERENTIABLE, ONE, RECORDING, TABLE, Primitive
+from nuvec.core.primitive import (
+    MINUS_ONE,
+    NOT_DIFFERENTIABLE,
+    ONE,
+    RECORDING,
+    TABLE,
+    ZERO,
+    Primitive,
+)  # fmt: skip
 from nuvec.testing import check_collective, check_jvp, check_vjp, check_vmap
 from nuvec.testing.compare import close, numpy_leaves
 from tests.cases.case import Case
@@ -36,10 +45,10 @@ for _row in all_rows():
         ROWS.setdefault(_row.primitive, []).append(_row)
 
 
-def _wrong(x: Any) -> Any:
+def wrong(x: Any) -> Any:
     """A rule's result, 0.1 % off; integers and booleans, which have no 0.1 %, in reverse order."""
     if isinstance(x, list | tuple):
-        return type(x)(_wrong(part) for part in x)
+        return type(x)(wrong(part) for part in x)
     if not isinstance(x, Array | np.ndarray | np.generic):
         return x
     if dtypes.is_inexact(x.dtype):
@@ -51,7 +60,7 @@ def _wrong(x: Any) -> Any:
 
 def _after(rule: Callable[..., Any]) -> Callable[..., Any]:
     def mutated(*args: Any, **params: Any) -> Any:
-        return _wrong(rule(*args, **params))
+        return wrong(rule(*args, **params))
 
     return mutated
 
@@ -66,14 +75,14 @@ def _constant(value: float) -> Callable[..., Any]:
 def _vmap_after(rule: Callable[..., Any]) -> Callable[..., Any]:
     def mutated(*args: Any, **params: Any) -> Any:
         out, axis = rule(*args, **params)
-        return _wrong(out), axis
+        return wrong(out), axis
 
     return mutated
 
 
 def _lower_after(rule: Callable[..., Any]) -> Callable[..., Any]:
     def mutated(*args: Any, out: Any = None, **params: Any) -> Any:
-        return _wrong(rule(*args, **params))
+        return wrong(rule(*args, **params))
 
     return mutated
 
@@ -94,11 +103,11 @@ class Mutation:
             i = self.operand
             assert i is not None
             d = rule[i]
-            if d is ONE or d is MINUS_ONE:
-                wrong = _constant(FACTOR if d is ONE else -FACTOR)
+            if callable(d):
+                changed = _after(d)
             else:
-                wrong = _after(d)
-            return (*rule[:i], wrong, *rule[i + 1 :])
+                changed = _constant({ONE: FACTOR, MINUS_ONE: -FACTOR, ZERO: FACTOR - 1}[d])
+            return (*rule[:i], changed, *rule[i + 1 :])
         wrap = {"vmap": _vmap_after, "lower": _lower_after}.get(self.rule, _after)
         return wrap(rule)
 
@@ -136,7 +145,9 @@ def _mutations() -> Iterator[Mutation]:
             continue
         if p.derivatives is not None:
             for i, d in enumerate(p.derivatives):
-                if callable(d) or d is ONE or d is MINUS_ONE:
+                # NOT_DIFFERENTIABLE is no rule; what gives integers has no derivative to be wrong.
+                zero = d is ZERO and any(row.differentiable for row in ROWS[p.name])
+                if callable(d) or d is ONE or d is MINUS_ONE or zero:
                     yield Mutation(p, "derivatives", i)
         else:
             for rule in ("jvp", "vjp"):
