@@ -34,6 +34,7 @@ from nuvec.core.dtypes import (
     uint64,
 )
 from nuvec.core.errors import (
+    ArgumentError,
     AxisError,
     ConcretizationError,
     ConfigurationError,
@@ -253,6 +254,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "ArgumentError",
     "Array",
     "AxisError",
     "ConcretizationError",

@@ -5,9 +5,10 @@
 >>> x = nv.random.normal(key, (3,))  # the same numbers at every call
 >>> y = nv.random.normal(shape=(3,))  # from the default stream: others at every call
 
-A compiled function draws one key from the default stream at each call, and all its numbers derive
-from it: they differ from those of the same function uncompiled. The stream starts alike on every
-rank of a group; `fold_in(key, group.rank())` makes keys that differ.
+A function draws the same numbers from the default stream plain, compiled, checkpointed or mapped
+compiled, and a scan the same as a Python loop; a `while_loop` without `max_steps` and the backward
+of a custom rule have streams of their own. The stream starts alike on every rank of a group;
+`fold_in(key, group.rank())` makes keys that differ.
 
 >>> state = nv.random.get_state()  # save it with what it takes to go on
 >>> nv.random.set_state(state)

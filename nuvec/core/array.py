@@ -301,8 +301,9 @@ def _refuse_capture(node: Node) -> None:
 
 
 def _capturing_trace(node: Node) -> Any:
-    """The open compile trace for which a node is a capture."""
-    if context.scope is not None:
+    """The open compile trace for which a node is a capture.  What depends on a placeholder of
+    another open trace, as of the body of a loop inside, is none."""
+    if context.scope is not None and _symbolic_trace(node) is None:
         for trace in context.traces:
             if trace.late and not trace_owns(trace, node):
                 return trace

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 __all__ = [
+    "ArgumentError",
     "AxisError",
     "ConcretizationError",
     "ConfigurationError",
@@ -38,6 +39,12 @@ class NuvecError(Exception):
     def __str__(self) -> str:
         text = super().__str__()
         return text if self.line is None or self.line in text else f"{text} [{self.line}]"
+
+
+class ArgumentError(NuvecError, TypeError, ValueError):
+    """An argument, no array, of a kind or value that the function does not accept.
+
+    NumPy raises TypeError for some of these and ValueError for others; this is both."""
 
 
 class ShapeError(NuvecError, ValueError):

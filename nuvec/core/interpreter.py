@@ -242,17 +242,23 @@ def _refuse_placeholder(node: Node) -> None:
 
 _INSTEAD = {
     "vmap": "use nv.where or nv.cond instead of `if`, or take the value out of the mapped function",
+    "linear": "let what the function does depend on shapes, or on values other than its arguments: "
+    "what depends on their values is not linear",
     "scope": "use nv.where or nv.cond instead of `if`, nv.scan instead of a loop over its length, "
-    "or pass it as a static argument (static_argnums)",
+    "or a Python value that the function closes over",
+    "late": "use nv.where or nv.cond instead of `if`, nv.scan instead of a loop over its length, "
+    "or make it a Python value: a static argument (static_argnums of nv.compile), or one that the "
+    "function closes over",
 }
 
 
 def concretization_message(node: Node, trace: Any) -> str:
     names = sorted(_placeholders(node, trace))
     depends = " and ".join(names) if names else "what is recorded here"
+    advice = _INSTEAD["late" if trace.late else trace.mode]
     return (
         f"the value of {node.aval} is needed at {format_user_frame()}, but inside {trace.name} it "
-        f"has none: it depends on {depends}. To mend this, {_INSTEAD[trace.mode]}"
+        f"has none: it depends on {depends}. To mend this, {advice}"
     )
 
 

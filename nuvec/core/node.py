@@ -64,8 +64,9 @@ class Trace:
     """One recording by one transform.
 
     mode     -- "vjp" or "jvp" (values are real, identity equations on the caller's arrays),
-                "vmap" (symbolic; what does not depend on it is a constant), or "scope" (symbolic;
-                everything recorded inside belongs to it: compile, make_ir, bodies of control flow)
+                "vmap" and "linear" (symbolic; what does not depend on it is a constant), or "scope"
+                (symbolic; everything recorded inside belongs to it: compile, make_ir, bodies of
+                control flow)
     name     -- what to call it in messages
     by_handle -- captures are told apart by the caller's handles, which a compiled function around
                 this one reads at every call; otherwise by their nodes
@@ -82,7 +83,7 @@ class Trace:
 
     def __init__(self, mode: str, name: str, by_handle: bool = False, late: bool = False) -> None:
         self.mode = mode
-        self.symbolic = mode in ("vmap", "scope")
+        self.symbolic = mode in ("vmap", "linear", "scope")
         self.differentiates = not self.symbolic
         self.name = name
         self.by_handle = by_handle

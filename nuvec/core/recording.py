@@ -94,10 +94,13 @@ class _Closer:
                 f" was stored and used in {self.trace.name} after that function had returned: "
                 "return it from the function instead"
             )
-        else:  # an outer value that was not seen when it was used (from another thread)
-            inner = placeholder(self.trace, node.aval, "a captured array")
-            self.trace.captures[id(node)] = (Array(node), inner)
-            atom = self.variables[inner] = Var(node.aval)
+        else:  # an outer value: not seen when it was used (from another thread, or in a trace that
+            # is no scope), but it may be an output too
+            known = self.trace.captures.get(id(node))
+            if known is None:
+                known = (Array(node), placeholder(self.trace, node.aval, "a captured array"))
+                self.trace.captures[id(node)] = known
+            atom = self.variables.setdefault(known[1], Var(node.aval))
         self.variables[node] = atom
         return atom
 

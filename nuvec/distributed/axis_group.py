@@ -39,6 +39,7 @@ class AxisGroup(Group):
         self.axis = axis
 
     @property
+    @filtered
     def communicator(self) -> Communicator:  # type: ignore[override]
         raise LeakedTracerError(
             f"a communication over the mapped axis {self.axis.name!r} was kept from inside the "
@@ -50,6 +51,7 @@ class AxisGroup(Group):
     def symbol(self) -> str:  # type: ignore[override]
         return f"axis_{self.axis.name}"
 
+    @filtered
     def rank(self) -> Any:
         """The element's index: a traced int32 scalar, another one for every element."""
         self.check_open("rank()")
@@ -60,12 +62,14 @@ class AxisGroup(Group):
         """How many elements the axis has."""
         return self.axis.size
 
+    @filtered
     def split(self, color: int, key: int = -1) -> Group:
         raise DistributedError(
             f"split of the mapped axis {self.axis.name!r}: reshape the batch to two axes and nest "
             "two vmaps, each with a name of its own"
         )
 
+    @filtered
     def barrier(self) -> None:
         """Nothing: the elements are computed together."""
         self.check_open("barrier")
@@ -95,6 +99,8 @@ def axis_group(name: Hashable) -> AxisGroup:
     `size()` is the number of elements and `rank()` the element's index, a traced int32 scalar.
     Every collective of `nv.distributed` takes it as its group; results, bits and gradients are
     those of as many ranks.  So a program for many ranks runs, and is tested, in one process.
+    (For up to 16 elements, local sums and products are computed one element after the other, as
+    ranks compute them; for more, the batch at once, which can differ in their last bits.)
     send and recv name one partner for every rank, which here all elements would share: use
     `permute`.
 

@@ -2,40 +2,87 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nuvec.core import dtypes, tree
-from nuvec.core.array import Array, operand
+from nuvec.core.array import Array, literal
 from nuvec.core.errors import DtypeError, ShapeError, TreeError
-from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
+from nuvec.core.functions.stream import RANDOM_KEY, RandomPosition, source_aval, source_id
 from nuvec.core.ir import IR, Atom, Aval, Literal, Var, aval
 from nuvec.core.node import Trace
 from nuvec.core.ops.build import converted
+from nuvec.core.ops.random import random_fold_in_p
+from nuvec.core.pytree import Path
 from nuvec.core.recording import replay, trace_ir
+from nuvec.transforms.arguments import arrays_of
 
-KEY_AVAL = aval((2,), dtypes.uint64)
+Places = tuple[tuple[tuple[int, ...], str], ...]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What messages call the arguments and results of bodies, as the user knows them: fori_loop is
+    made of scan, and its user never sees an `xs`.
+
+    function  -- what the user called: "scan", "fori_loop"
+    arguments -- (place, name) of parts of a body's arguments: () all of them, (0,) the first
+    results   -- the same of what a body returns
+    calls     -- how a body is called: "(carry, x)"
+    """
+
+    function: str
+    arguments: Places
+    results: Places
+    calls: str = ""
+
+    def argument(self, path: Path) -> str:
+        return _named(self.arguments, path)
+
+    def result(self, path: Path) -> str:
+        return f"{self.function}: {_named(self.results, path)}"
+
+    def carry(self, path: Path) -> str:
+        """A part of the carry, which is a body's first argument."""
+        return f"{self.function}: {self.argument((tree.SequenceKey(0), *path))}"
+
+    def init(self, init: Any) -> list[Array]:
+        """The leaves of the first carry."""
+        leaves, structure = tree.flatten(init)
+        return arrays_of(leaves, structure, lambda p: f"{self.function}: init{tree.keystr(p)}")
+
+
+def _named(places: Places, path: Path) -> str:
+    for place, name in places:
+        if tuple([getattr(key, "index", None) for key in path[: len(place)]]) == place:
+            return f"{name}{tree.keystr(path[len(place) :])}"
+    return tree.keystr(path)
+
+
+CARRIED = ("the carry", "its next value")  # what messages call the two that must be alike
 
 
 class Body:
     """A Python function of trees, traced: its IR (captures first), what it captures, and the
-    structure of its output."""
+    structure of its output.  `argument` and `result` say what messages call a part of either."""
 
     structure: Any
 
     def __init__(
-        self, f: Callable[..., Any], structure: Any, avals: Sequence[Aval], name: str
-    ) -> None:
+        self, f: Callable[..., Any], structure: Any, avals: Sequence[Aval], name: str,
+        argument: Callable[[Path], str], result: Callable[[Path], str],
+    ) -> None:  # fmt: skip
         self.name = name
 
         def function(*inputs: Array) -> list[Array]:
             leaves, self.structure = tree.flatten(f(*tree.unflatten(structure, inputs)))
-            return [operand(o, f"an output of {name}") for o in leaves]
+            return arrays_of(leaves, self.structure, result)
 
-        paths, _ = tree.flatten_with_path(tree.unflatten(structure, list(range(len(avals)))))
-        labels = [f"argument{tree.keystr(p)} of {name}" for p, _ in paths]
+        labels = [f"{argument(path)} of {name}" for path in structure.paths()]
         self.ir, self.captures = trace_ir(function, avals, name, labels, by_handle=True)
 
     @property
@@ -107,29 +154,44 @@ def _typed(value: Any) -> Any:
 
 def share_captures(bodies: Sequence[Body]) -> tuple[list[IR], list[Any]]:
     """The bodies' IRs with one common list of captures before the arguments, and that list."""
-    sources: dict[int, Any] = {}
-    for body in bodies:
-        for s in body.captures:
-            sources.setdefault(_key(s), s)
+    sources = union([body.captures for body in bodies])
     irs = []
     for body in bodies:
         ir, count = body.ir, len(body.captures)
-        own = dict(zip([_key(s) for s in body.captures], ir.inputs[:count], strict=True))
-        first = [own[k] if k in own else Var(_aval(s)) for k, s in sources.items()]
+        own = dict(zip([source_id(s) for s in body.captures], ir.inputs[:count], strict=True))
+        first = [own[k] if k in own else Var(source_aval(s)) for k, s in sources.items()]
         irs.append(IR((*first, *ir.inputs[count:]), ir.constants, ir.eqns, ir.outputs))
     return irs, list(sources.values())
 
 
-def _key(source: Any) -> int:
-    return id(source)  # captures are the caller's handles
+def union(captures: Iterable[Sequence[Any]]) -> dict[Any, Any]:
+    """The captures of several IRs that are one equation's, each once.  Of the default stream it
+    takes as much as the one that draws most."""
+    found: dict[Any, Any] = {}
+    for source in itertools.chain.from_iterable(captures):
+        known = found.setdefault(source_id(source), source)
+        if isinstance(source, RandomPosition) and source.count > known.count:
+            found[RandomPosition] = source
+    return found
 
 
-def _aval(source: Any) -> Aval:
-    return KEY_AVAL if source is RANDOM_SOURCE else source._node.aval
+def own_stream(ir: IR, captures: Sequence[Any]) -> tuple[IR, list[Any]]:
+    """An IR, captures first, and these, made to draw from a stream of its own: one that begins at
+    one position of the caller's.  As it is where it does not draw."""
+    if RANDOM_KEY not in captures:
+        return ir, list(captures)
+    places = [source_id(s) for s in captures]
+    key, position = places.index(id(RANDOM_KEY)), places.index(RandomPosition)
 
+    def function(*inputs: Array) -> list[Array]:
+        values = list(inputs)
+        values[key] = random_fold_in_p.bind(inputs[key], inputs[position])
+        values[position] = literal(0, inputs[position].dtype)
+        return replay(ir, values)
 
-def read_captures(sources: Sequence[Any]) -> list[Array]:
-    return [next_key() if s is RANDOM_SOURCE else s for s in sources]
+    own, none = trace_ir(function, ir.in_avals, "a stream of its own")
+    assert not none
+    return own, [RandomPosition(1) if isinstance(s, RandomPosition) else s for s in captures]
 
 
 def strengthen(ir: IR, expected: Sequence[Aval]) -> IR:
@@ -149,17 +211,17 @@ def strengthen(ir: IR, expected: Sequence[Aval]) -> IR:
 
 
 def common_avals(
-    what: str,
+    where_is: Callable[[Path], str],
     first: Sequence[Aval],
     second: Sequence[Aval],
     structure: Any,
     labels: tuple[str, str],
 ) -> list[Aval]:
-    """The strong avals two bodies (or a carry and its next value) agree on; weak ones yield."""
-    paths, _ = tree.flatten_with_path(tree.unflatten(structure, list(range(len(first)))))
+    """The strong avals two bodies (or a carry and its next value) agree on; weak ones yield.
+    `where_is` says what messages call a part of them."""
     found = []
-    for (path, _), a, b in zip(paths, first, second, strict=True):
-        where = f"{what}: output{tree.keystr(path)}"
+    for path, a, b in zip(structure.paths(), first, second, strict=True):
+        where = where_is(path)
         if a.shape != b.shape:
             raise ShapeError(
                 f"{where} has shape {a.shape} in {labels[0]} and {b.shape} in {labels[1]}; they "

@@ -15,19 +15,22 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import tree
-from nuvec.core.array import Array, operand
-from nuvec.core.errors import ConfigurationError
+from nuvec.core.array import Array
+from nuvec.core.errors import ArgumentError, ConfigurationError
+from nuvec.core.functions.stream import read_sources
 from nuvec.core.ir import IR, Aval, Eqn, Var, or_token, results_of, sub_irs
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace, traces_set
 from nuvec.core.ops.differentiation import optimization_barrier_p
 from nuvec.core.primitive import Primitive, detach
+from nuvec.core.pytree import Path
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
-from nuvec.transforms.bodies import Body, marked, read_captures
+from nuvec.transforms.arguments import arrays_of, bind_arguments, label_of, require_function
+from nuvec.transforms.bodies import Body, marked
 from nuvec.transforms.derive import Split, lean_split, split_ir
 from nuvec.transforms.grad import name_of
-from nuvec.transforms.vmap import batched_ir, bind_arguments
+from nuvec.transforms.vmap import batched_ir
 
 # A policy says which equations' results are kept: policy(primitive name, input avals, params).
 Policy = Callable[..., bool]
@@ -168,7 +171,7 @@ def _recompute(split: Split, count: int, policy: Policy) -> Split:
 
 checkpoint_p = Primitive(
     "checkpoint", _lower, lambda *avals, ir, name, policy: results_of(ir), "call", vmap=_vmap,
-    multiple=True, higher_order=True, split=_split,
+    multiple=True, higher_order=True, split=_split, words={"policy": POLICIES},
 )  # fmt: skip
 
 
@@ -188,8 +191,7 @@ def checkpoint(f: Callable[..., Any], policy: str | Policy = "nothing") -> Calla
     >>> nv.grad(nv.checkpoint(lambda x: nv.sin(nv.sin(x))))(0.0)
     array(1., dtype=float32)
     """
-    if not callable(f):
-        raise TypeError(f"checkpoint takes a function, got {type(f).__name__}")
+    require_function("checkpoint", f)
     if isinstance(policy, str):
         if policy not in POLICIES:
             raise ConfigurationError(
@@ -197,19 +199,30 @@ def checkpoint(f: Callable[..., Any], policy: str | Policy = "nothing") -> Calla
                 "or a function policy(primitive_name, input_avals, params) -> bool"
             )
         policy = POLICIES[policy]
+    elif not callable(policy):
+        raise ArgumentError(
+            "checkpoint: policy must be a name or a function policy(primitive_name, input_avals, "
+            f"params) -> bool, got {policy!r}"
+        )
     name = name_of(f)
 
     @wraps(f)
     @filtered
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs, _ = bind_arguments(f, args, kwargs)
+        what = f"checkpoint of {name}"
+        args, kwargs, labels = bind_arguments(f, args, kwargs, what)
         leaves, structure = tree.flatten((args, kwargs))
-        arrays = [operand(x, f"an argument of {name}") for x in leaves]
+
+        def argument(path: Path) -> str:
+            return label_of(path, labels)
+
+        arrays = arrays_of(leaves, structure, lambda path: f"{what}: {argument(path)}")
         body = Body(
-            lambda a, k: f(*a, **k), structure, [x.aval for x in arrays], f"checkpoint of {name}"
-        )
+            lambda a, k: f(*a, **k), structure, [x.aval for x in arrays], what, argument,
+            lambda path: f"{what}: output{tree.keystr(path)}",
+        )  # fmt: skip
         outs = checkpoint_p.bind(
-            *read_captures(body.captures), *arrays, ir=body.ir, name=name, policy=policy
+            *read_sources(body.captures), *arrays, ir=body.ir, name=name, policy=policy
         )
         return tree.unflatten(body.structure, outs[: len(body.out_avals)])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,16 +11,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nuvec.core import tree
-from nuvec.core.array import Array, eval, operand
+from nuvec.core.array import Array, eval
 from nuvec.core.config import config
-from nuvec.core.errors import ShapeError
-from nuvec.core.functions.stream import RANDOM_SOURCE, next_key
+from nuvec.core.errors import ArgumentError, ShapeError
+from nuvec.core.functions.stream import RANDOM_KEY, RandomPosition, drawn, read_sources, source_aval
 from nuvec.core.interpreter import flush, queue_of
 from nuvec.core.ir import IR, Aval
 from nuvec.core.lower import Plan, lower
 from nuvec.core.node import Node, constant, context, live
 from nuvec.core.recording import trace_ir
 from nuvec.core.traceback import filtered, note_source
+from nuvec.transforms.arguments import (
+    arrays_of,
+    check_names,
+    check_positions,
+    integers,
+    label_of,
+    labels_of,
+    names_in,
+    require_function,
+    signature_of,
+)
 from nuvec.transforms.call import call_p
 from nuvec.transforms.donate import run_donating, to_donate
 from nuvec.transforms.grad import name_of
@@ -44,14 +54,10 @@ class _Entry:
     structure: Any
     plan: Plan | None = None
 
-    def captured(self) -> list[Array]:
-        return [next_key() if c is RANDOM_SOURCE else c for c in self.captures]
-
     def fits(self) -> bool:
         """Captured arrays may have been rebound to another shape or dtype."""
         return all(
-            c is RANDOM_SOURCE or c._node.aval is v.aval
-            for c, v in zip(self.captures, self.ir.inputs, strict=False)
+            source_aval(c) is v.aval for c, v in zip(self.captures, self.ir.inputs, strict=False)
         )
 
 
@@ -65,6 +71,7 @@ class _Base:
     entry: _Entry
     program: Polymorphic | None = None
     size: int = -1
+    draws: tuple[int, int] = (0, 0)  # from the default stream, of the two recordings
 
 
 class Lowered(NamedTuple):
@@ -108,8 +115,11 @@ class Compiled:
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
         self._cache: OrderedDict[Any, _Entry] = OrderedDict()
-        self._signature = _signature(f)
-        _check_static(f, self._signature, static_argnums, static_argnames)
+        self._signature = signature_of(f)
+        name = f"compile of {name_of(f)}"
+        check_positions(f"{name}: static_argnums", self._signature, static_argnums)
+        check_positions(f"{name}: donate_argnums", self._signature, donate_argnums)
+        check_names(f"{name}: static_argnames", self._signature, static_argnames)
         self._shapeless = shapeless
         self._donate_argnums = donate_argnums
         self._bases: list[_Base] = []  # of shapeless signatures
@@ -125,7 +135,7 @@ class Compiled:
         if config.disable_compile:
             return self._f(*args, **kwargs)
         entry, arrays = self._entry(args, kwargs)
-        operands = [*entry.captured(), *arrays]
+        operands = [*read_sources(entry.captures), *arrays]
         name = name_of(self._f)
         if context.traces or any(a._node.marks and live(a._node.marks) for a in operands):
             outs = call_p.bind(*operands, ir=entry.ir, name=name)
@@ -175,18 +185,13 @@ class Compiled:
         """The traced program for these arguments, and their arrays."""
         static, args, kwargs = self._split_static(args, kwargs)
         leaves, structure = tree.flatten((args, kwargs))
-        arrays = [
-            leaf if type(leaf) is Array else operand(leaf, f"an argument of {name_of(self._f)}")
-            for leaf in leaves
-        ]
+        arrays = self._arrays(leaves, structure, args)
         avals = tuple([a._node.aval for a in arrays])
         key = _key(structure, avals, static)
         try:
             entry = self._cache.get(key)
         except TypeError as error:
-            raise TypeError(
-                f"compile of {name_of(self._f)}: static arguments must be hashable: {error}"
-            ) from None
+            raise self._unhashable(static, error) from None
         if entry is None or not entry.fits():
             entry = self._derived(structure, avals, static)
             if entry is None:
@@ -200,6 +205,25 @@ class Compiled:
             self._cache.move_to_end(key)
         return entry, arrays
 
+    def _arrays(self, leaves: Any, structure: Any, args: Any) -> list[Array]:
+        name = name_of(self._f)
+        return arrays_of(
+            leaves, structure,
+            lambda p: f"compile of {name}: {label_of(p, labels_of(self._f, args))}",
+        )  # fmt: skip
+
+    def _unhashable(self, static: Any, error: TypeError) -> ArgumentError:
+        for place, kind, value in static:
+            try:
+                hash(value)
+            except TypeError:
+                return ArgumentError(
+                    f"compile of {name_of(self._f)}: static arguments are part of the signature "
+                    f"and must be hashable, and argument {place!r} is a {kind.__name__}; pass a "
+                    "hashable value (a tuple for a list), or an array that is not static"
+                )
+        return ArgumentError(f"compile of {name_of(self._f)}: {error}")
+
     def _derived(self, structure: Any, avals: tuple[Aval, ...], static: Any) -> _Entry | None:
         """A shapeless program at another leading size, without tracing."""
         for base in self._bases if self._shapeless else ():
@@ -207,7 +231,10 @@ class Compiled:
                 sizes = leading_size(avals, base.avals)
                 if sizes is not None and sizes[1] == base.size and base.entry.fits():
                     ir = base.program.at(sizes[0])
-                    return _Entry(ir, base.entry.captures, base.entry.structure)
+                    draws = base.program.number(base.draws, sizes[0])
+                    captures = [RandomPosition(draws) if isinstance(c, RandomPosition) else c
+                                for c in base.entry.captures]  # fmt: skip
+                    return _Entry(ir, captures, base.entry.structure)
         return None
 
     def _learn(
@@ -235,6 +262,7 @@ class Compiled:
             probe = with_leading_size(avals, base.avals, PROBE)
             program.confirm(self._trace(args, kwargs, static, structure, probe).ir, PROBE)
             base.size, base.program = before, program
+            base.draws = (drawn(base.entry.captures), drawn(entry.captures))
             return
         self._bases = [*self._bases[-7:], _Base(signature, avals, entry)]
 
@@ -259,7 +287,7 @@ class Compiled:
     ) -> _Entry:
         name = name_of(self._f)
         paths, _ = tree.flatten_with_path((args, kwargs))
-        labels = _labels(self._f, args, kwargs)
+        labels = labels_of(self._f, args)
         out_structure: list[Any] = []
 
         def function(*inputs: Array) -> list[Array]:
@@ -272,7 +300,7 @@ class Compiled:
                     k[place] = value
             leaves, s = tree.flatten(self._f(*a, **k))
             out_structure.append(s)
-            return [operand(o, f"an output of {name}") for o in leaves]
+            return arrays_of(leaves, s, lambda p: f"compile of {name}: output{tree.keystr(p)}")
 
         ir, captures = trace_ir(
             function,
@@ -295,20 +323,21 @@ class Compiled:
         """Say which arrays are captured, and whether a call with these arguments would trace."""
         static, rest, named = self._split_static(args, kwargs)
         leaves, structure = tree.flatten((rest, named))
-        avals = tuple([operand(x)._node.aval for x in leaves])
+        arrays = self._arrays(leaves, structure, rest)
+        avals = tuple([a._node.aval for a in arrays])
         lines = []
         now = _key(structure, avals, static)
         for key, entry in self._cache.items():
             if key == now:
                 if entry.fits():
                     lines.append("runs from the cache")
-                    captured = [c for c in entry.captures if c is not RANDOM_SOURCE]
+                    captured = [c for c in entry.captures if isinstance(c, Array)]
                     lines.append(
                         f"captures {len(captured)} array(s): "
                         + ", ".join(str(c._node.aval) for c in captured)
                         if captured else "captures no arrays"
                     )  # fmt: skip
-                    if RANDOM_SOURCE in entry.captures:
+                    if RANDOM_KEY in entry.captures:
                         lines.append("draws from the default random stream")
                     return "\n".join(lines)
                 lines.append("traces: a captured array has another shape or dtype")
@@ -339,46 +368,6 @@ class Compiled:
 
 def _key(structure: Any, avals: tuple[Aval, ...], static: Any) -> tuple[Any, ...]:
     return (structure, avals, static, *[guard() for guard in GUARDS])
-
-
-def _signature(f: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(f)
-    except (TypeError, ValueError):
-        return None
-
-
-def _check_static(
-    f: Any, signature: inspect.Signature | None, numbers: Sequence[int], names: frozenset[str]
-) -> None:
-    """Raise for static arguments that the function does not have."""
-    if signature is None:
-        return
-    kinds = [p.kind for p in signature.parameters.values()]
-    count = sum(k in (0, 1) for k in kinds)  # positional
-    if inspect.Parameter.VAR_POSITIONAL not in kinds:
-        wrong = [n for n in numbers if not -count <= n < count]
-        if wrong:
-            raise ValueError(
-                f"compile of {name_of(f)}: static_argnums={wrong} of {count} positional arguments"
-            )
-    unknown = sorted(names - set(signature.parameters))
-    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
-        raise ValueError(
-            f"compile of {name_of(f)}: static_argnames={unknown}, and its arguments are "
-            f"{list(signature.parameters)}"
-        )
-
-
-def _labels(f: Any, args: Any, kwargs: Any) -> list[str]:
-    signature = _signature(f)
-    if signature is not None:
-        names = [
-            k for k, p in signature.parameters.items()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]  # fmt: skip
-        return [*names, *(f"args[{i}]" for i in range(len(args)))][: max(len(args), len(names))]
-    return [f"argument {i}" for i in range(len(args))]
 
 
 @filtered
@@ -412,9 +401,9 @@ def compile(
     >>> step(nv.zeros(2))
     array([0., 0.], dtype=float32)
     """
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    numbers = integers("compile: static_argnums", static_argnums)
+    names = names_in("compile: static_argnames", static_argnames)
+    donated = integers("compile: donate_argnums", donate_argnums)
     if f is None:
         return functools.partial(
             compile,
@@ -423,6 +412,5 @@ def compile(
             shapeless=shapeless,
             donate_argnums=donated,
         )
-    if not callable(f):
-        raise TypeError(f"compile takes a function, got {type(f).__name__}")
+    require_function("compile", f)
     return Compiled(f, numbers, frozenset(names), shapeless, donated)

@@ -7,15 +7,17 @@ from typing import Any
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import DtypeError, ShapeError
+from nuvec.core.errors import ArgumentError, DtypeError, ShapeError
+from nuvec.core.functions.stream import read_sources
 from nuvec.core.ops.build import converted
 from nuvec.core.ops.selection import clip
 from nuvec.core.traceback import filtered
+from nuvec.transforms.arguments import arrays_of, call, require_function
 from nuvec.transforms.bodies import (
     Body,
+    Names,
     common_avals,
     interned,
-    read_captures,
     same_structure,
     share_captures,
     strengthen,
@@ -39,6 +41,8 @@ def cond(
     >>> nv.cond(nv.array(3.0) > 2, lambda x: x + 1, lambda x: -x, 1.0)
     array(2., dtype=float32)
     """
+    require_function("cond", true_fun, "true_fun")
+    require_function("cond", false_fun, "false_fun")
     test = operand(predicate, "cond's predicate")
     if test.shape != () or not dtypes.is_bool(test.dtype):
         kind = ShapeError if test.shape else DtypeError
@@ -46,7 +50,12 @@ def cond(
             f"cond: the predicate must be a boolean scalar, got {test.aval}; compare it, as in "
             "x > 0, or use nv.where for arrays"
         )
-    return _choose("cond", test, [false_fun, true_fun], operands, ["false", "true"])
+    return choose(_COND, test, [false_fun, true_fun], operands, _TRUTH)
+
+
+_COND = Names("cond", (((), "operand"),), (((), "output"),))
+_SWITCH = Names("switch", (((), "operand"),), (((), "output"),))
+_TRUTH = ("the false branch", "the true branch")
 
 
 @filtered
@@ -64,13 +73,12 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     >>> nv.switch(1, [lambda x: x, lambda x: x * x, lambda x: -x], 3.0)
     array(9., dtype=float32)
     """
+    if not isinstance(branches, Sequence) or not branches:
+        got = "an empty one" if isinstance(branches, Sequence) else type(branches).__name__
+        raise ArgumentError(f"switch takes a sequence of at least one function, got {got}")
     functions = list(branches)
-    if not functions or not all(callable(f) for f in functions):
-        raise TypeError(
-            f"switch takes a sequence of at least one function, got {len(functions)} branches"
-            if not functions else "switch takes functions as branches, got "
-            + ", ".join(type(f).__name__ for f in functions)
-        )  # fmt: skip
+    for k, f in enumerate(functions):
+        require_function("switch", f, f"branch {k}")
     chosen = operand(index, "switch's index")
     if chosen.shape != () or not dtypes.is_integer(chosen.dtype):
         kind = ShapeError if chosen.shape else DtypeError
@@ -80,35 +88,54 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         )
     last = len(functions) - 1
     if last == 0:
-        out = functions[0](*tree.map(lambda x: operand(x, "an operand of switch"), operands))
-        return tree.map(lambda x: operand(x, "an output of switch"), out)
+        arrays, structure = _operands(_SWITCH, operands)
+        out = _calling(_SWITCH, "branch 0", functions[0])(*tree.unflatten(structure, arrays))
+        leaves, out_structure = tree.flatten(out)
+        return tree.unflatten(out_structure, arrays_of(leaves, out_structure, _SWITCH.result))
     if chosen.dtype != dtypes.int32:  # clamped first: a wide index may not fit
         chosen = clip(chosen, 0, last)
     if chosen.dtype != dtypes.int32 or chosen.aval.weak:
         chosen = converted(chosen, dtypes.int32)
-    return _choose("switch", chosen, functions, operands, [str(k) for k in range(last + 1)])
+    labels = [f"branch {k}" for k in range(last + 1)]
+    return choose(_SWITCH, chosen, functions, operands, labels)
 
 
-def _choose(
-    what: str, index: Array, functions: Sequence[Callable[..., Any]], operands: Sequence[Any],
-    names: Sequence[str],
-) -> Any:  # fmt: skip
+def _operands(names: Names, operands: Sequence[Any]) -> tuple[list[Array], Any]:
     leaves, structure = tree.flatten(tuple(operands))
-    arrays = [operand(x, f"an operand of {what}") for x in leaves]
+    arrays = arrays_of(leaves, structure, lambda p: f"{names.function}: {names.argument(p)}")
+    return arrays, structure
+
+
+def _calling(names: Names, label: str, f: Callable[..., Any]) -> Callable[..., Any]:
+    def branch(*operands: Any) -> Any:
+        return call(f, operands, f"{names.function} calls {label} with {len(operands)} operand(s)")
+
+    return branch
+
+
+def choose(
+    names: Names, index: Array, functions: Sequence[Callable[..., Any]], operands: Sequence[Any],
+    labels: Sequence[str],
+) -> Any:  # fmt: skip
+    """The result of the function that `index` says, of cond or of what is made of it.  `labels`
+    are what messages call the functions."""
+    what = names.function
+    arrays, structure = _operands(names, operands)
     avals = [a.aval for a in arrays]
-    labels = [f"the {n} branch" if what == "cond" else f"branch {n}" for n in names]
     bodies = [
-        Body(f, structure, avals, f"{label} of {what}")
+        Body(_calling(names, label, f), structure, avals, f"{label} of {what}", names.argument,
+             names.result)
         for f, label in zip(functions, labels, strict=True)
-    ]
+    ]  # fmt: skip
     first = bodies[0]
     expected: Sequence[Any] = first.out_avals
     for body, label in zip(bodies[1:], labels[1:], strict=True):
-        same_structure(what, first.structure, body.structure, (labels[0], label))
-        expected = common_avals(what, expected, body.out_avals, first.structure, (labels[0], label))
+        both = (labels[0], label)
+        same_structure(what, first.structure, body.structure, both)
+        expected = common_avals(names.result, expected, body.out_avals, first.structure, both)
     irs, sources = share_captures(bodies)
     outs = cond_p.bind(
-        index, *read_captures(sources), *arrays,
+        index, *read_sources(sources), *arrays,
         branches=tuple([interned(strengthen(ir, expected)) for ir in irs]),
     )  # fmt: skip
     return tree.unflatten(first.structure, outs[: len(expected)])

@@ -20,14 +20,17 @@ import numpy as np
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, NuvecError, ShapeError, TreeError
+from nuvec.core.functions.stream import draws_undone
 from nuvec.core.ir import Aval
-from nuvec.core.node import Trace, context, traces_set
+from nuvec.core.node import Trace, context, open_trace, traces_set
 from nuvec.core.ops.differentiation import zeros_of
-from nuvec.core.primitive import detach, local_handle, mark
+from nuvec.core.primitive import detach, local_handle, mark, placeholder
+from nuvec.core.recording import close
 from nuvec.core.traceback import filtered
+from nuvec.transforms.custom_rule import refuse_reverse_over
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.jvp import matching_leaves
-from nuvec.transforms.rule_record import Building, record_rule, refuse_reverse_over
+from nuvec.transforms.rule_record import Building, check_linear_rule, record_rule
 
 
 class _Traced(threading.local):
@@ -35,6 +38,9 @@ class _Traced(threading.local):
 
     def __init__(self) -> None:
         self.building: list[Building] = []
+
+
+_SIGNATURES = 256  # of which a custom function remembers that its rule was linear
 
 
 class CustomFunction(ABC):
@@ -55,6 +61,7 @@ class CustomFunction(ABC):
         self.bwd: Callable[..., Any] | None = None
         self.jvp: Callable[..., Any] | None = None
         self._traced = _Traced()
+        self._linear: set[Any] = set()  # signatures at which the jvp rule was found to be linear
 
     def __repr__(self) -> str:
         return f"<{self.kind} {name_of(self.fun)}>"
@@ -88,6 +95,30 @@ class CustomFunction(ABC):
     def _native(self, call: Call, trace: Trace) -> Any:
         """Record a call under a differentiating trace."""
 
+    def _check_linear(self, call: Call, primals: Sequence[Array]) -> None:
+        """Raise unless the forward-mode rule is linear in its tangents: what is computed from the
+        rule, in either mode, is wrong otherwise.  Looked at once for each signature."""
+        signature = (call.structure, tuple(call.avals))
+        if signature in self._linear:
+            return
+        # Inside, the function itself is plain: its operands have values, and may be asked for.
+        self._traced.building.append(Building((*signature, tuple(call.fixed.items())), None, []))
+        name = f"the jvp rule of {call.name}"
+        try:
+            with draws_undone(), open_trace("linear", name) as trace:
+                tangents = [
+                    placeholder(trace, a, f"tangent {i} of {name}")
+                    for i, a in enumerate(call.avals)
+                ]
+                outs = call.jvp(*primals, *map(Array, tangents))
+                ir, captures = close(trace, tangents, outs)
+        finally:
+            self._traced.building.pop()
+        check_linear_rule(call, ir, captures, len(call.avals))
+        if len(self._linear) >= _SIGNATURES:
+            self._linear.clear()
+        self._linear.add(signature)
+
 
 class custom_vjp(CustomFunction):
     """A function whose reverse-mode derivative is given by `defvjp(fwd, bwd)`.
@@ -95,8 +126,11 @@ class custom_vjp(CustomFunction):
     `fwd(*args) -> (out, residuals)`; `bwd(*nondiff, residuals, cotangent) -> tuple` with one
     cotangent (or None) for each differentiable argument.  Arguments may be any trees; those at
     `nondiff_argnums` are passed to `bwd` first and need not be arrays.  `defjvp(rule)` adds a
-    forward-mode rule, `rule(*nondiff, primals, tangents) -> (out, tangent_out)`; without it,
-    forward mode differentiates the function itself.
+    forward-mode rule, `rule(*nondiff, primals, tangents) -> (out, tangent_out)`, linear in the
+    tangents; without it, forward mode differentiates the function itself.
+
+    The outputs of `fwd` and of the forward-mode rule must be those of the function.  They are
+    compared where both are recorded (vmap, compile, control flow); plain `grad` runs `fwd` alone.
 
     >>> import nuvec as nv
     >>> @nv.custom_vjp
@@ -164,6 +198,7 @@ class Call:
         ]
         self.avals = [a.aval for a in self.arrays]
         self.out_structure: Any = None
+        self.out_avals: Sequence[Aval] | None = None  # of the function, where it was run
         self.residual_structure: Any = None
         self.residual_static: dict[int, Any] = {}
 
@@ -179,11 +214,25 @@ class Call:
         leaves, structure = tree.flatten(result)
         if self.out_structure is not None and structure != self.out_structure:
             raise TreeError(
-                f"{self.rule.kind} {self.name}: {what} returns {structure}, and the function "
-                f"{self.out_structure}; fwd must return (the function's output, residuals)"
+                f"{self.rule.kind} {self.name}: {what} returns the output {structure}, and the "
+                f"function {self.out_structure}; they must be the same. {_RETURNS[what]}"
             )
         self.out_structure = structure
         return [operand(leaf, f"an output of {self.name}") for leaf in leaves]
+
+    def check_outputs(self, what: str, found: Sequence[Aval]) -> None:
+        """Raise unless a rule's outputs are the function's, where these are known."""
+        if self.out_avals is None:
+            return
+        paths, _ = tree.flatten_with_path(
+            tree.unflatten(self.out_structure, list(range(len(found))))
+        )
+        for (path, _), a, b in zip(paths, self.out_avals, found, strict=True):
+            if (a.shape, a.dtype) != (b.shape, b.dtype):
+                raise ShapeError(
+                    f"{self.rule.kind} {self.name}: output{tree.keystr(path)} of the function is "
+                    f"{a}, and of {what} {b}; they must be the same"
+                )
 
     def fwd(self, *arrays: Array) -> tuple[list[Array], list[Array]]:
         """Outputs and residuals, flat."""
@@ -240,6 +289,7 @@ class Call:
                 f"{self.rule.kind} {self.name}: the jvp rule must return (out, tangent_out)"
             )
         outs = self._flat(result[0], "the jvp rule")
+        self.check_outputs("the jvp rule", [o.aval for o in outs])
         moved = tree.leaves(result[1], is_leaf=lambda t: t is None)
         if len(moved) != len(outs):
             raise TreeError(
@@ -290,6 +340,13 @@ class Call:
         return found
 
 
+_RETURNS = {
+    "the function": "",
+    "fwd": "fwd returns the pair (output, residuals)",
+    "the jvp rule": "The rule returns the pair (output, tangent of the output)",
+}
+
+
 def _zeros_for(cs: Sequence[Array | None], avals: Sequence[Aval]) -> list[Array]:
     return [zeros_of(a) if c is None else c for c, a in zip(cs, avals, strict=True)]
 
@@ -315,8 +372,10 @@ def _record_native(call: Call, trace: Trace) -> Any:
         return rule.fun(*call.arguments([local_handle(a) for a in call.arrays]))
     else:
         with traces_set(outer):
+            rule._check_linear(call, detached)
             leaves, call.out_structure = tree.flatten(rule(*call.arguments(detached)))
             outs = [operand(x, f"an output of {call.name}") for x in leaves]
+        call.out_avals = [o.aval for o in outs]
 
         def linear(cs: Sequence[Array | None]) -> list[Array | None]:
             return list(call.jvp(*detached, *_zeros_for(cs, call.avals))[len(outs) :])

@@ -13,8 +13,8 @@ from nuvec.core.ops.arithmetic import add
 from nuvec.core.primitive import detach, local_handle, mark
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.custom import Call, CustomFunction
+from nuvec.transforms.custom_rule import split_rule
 from nuvec.transforms.grad import name_of
-from nuvec.transforms.rule_record import split_rule
 
 
 class custom_jvp(CustomFunction):
@@ -87,6 +87,7 @@ class custom_jvp(CustomFunction):
             return call.jvp(*detached, *tangents)
 
         with traces_set(outer):
+            self._check_linear(call, detached)
             found, linear = split_rule(trace.mode, call.name, rule, call.avals)
         outs = mark(found, call.arrays, trace, linear)
         return tree.unflatten(call.out_structure, outs)

@@ -9,13 +9,20 @@ from typing import Any
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, literal, operand
-from nuvec.core.errors import DtypeError
+from nuvec.core.errors import ArgumentError, DtypeError
 from nuvec.core.node import Trace
 from nuvec.core.primitive import (
     identity_input,
     local_handle,
 )  # fmt: skip
 from nuvec.core.traceback import filtered
+from nuvec.transforms.arguments import (
+    arrays_of,
+    integers,
+    names_in,
+    positions_of,
+    require_function,
+)
 from nuvec.transforms.backward import Recording
 from nuvec.transforms.jvp import match_leaves
 
@@ -33,13 +40,19 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     >>> pull(nv.array([1.0, 1.0]))
     (array([2., 4.], dtype=float32),)
     """
-    recording = Recording(f, f"vjp of {name_of(f)}", has_aux)
-    paths, structure = tree.flatten_with_path(primals)
+    require_function("vjp", f)
+    return vjp_as(f"vjp of {name_of(f)}", f, primals, has_aux)
+
+
+def vjp_as(name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool) -> Any:
+    """vjp, for itself and for what is made of it; errors begin with `name`."""
+    recording = Recording(f, name, has_aux)
+    leaves, structure = tree.flatten(primals)
+    arrays = arrays_of(leaves, structure, lambda p: f"{name}: primals{tree.keystr(p)}")
     inputs: list[Array] = []
 
     def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        for path, leaf in paths:
-            inputs.append(identity_input(trace, operand(leaf, f"vjp: primals{tree.keystr(path)}")))
+        inputs.extend([identity_input(trace, a) for a in arrays])
         return tree.unflatten(structure, inputs), {}
 
     recording.run(arguments, inputs)
@@ -87,23 +100,31 @@ def value_and_grad(
     >>> nv.value_and_grad(lambda x: (x * x).sum())(nv.array([1.0, 2.0]))
     (array(5., dtype=float32), array([2., 4.], dtype=float32))
     """
-    if not callable(f):
-        raise TypeError(f"value_and_grad takes a function, got {type(f).__name__}")
-    keywords = (argnames,) if isinstance(argnames, str) else tuple(argnames)
+    return _differentiated("value_and_grad", f, argnums, argnames, has_aux)
+
+
+def _differentiated(
+    kind: str, f: Callable[..., Any], argnums: Argnums | None, argnames: str | Sequence[str],
+    has_aux: bool,
+) -> Callable[..., Any]:  # fmt: skip
+    """value_and_grad; errors name it `kind`."""
+    require_function(kind, f)
+    name = f"{kind} of {name_of(f)}"
+    keywords = names_in(f"{name}: argnames", argnames)
     if argnums is None:
         argnums = () if keywords else 0
-    only = isinstance(argnums, int)
-    numbers: tuple[int, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = integers(f"{name}: argnums", argnums)
+    only = not isinstance(argnums, Sequence)
 
     @wraps(f)
     @filtered
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        positions, _ = positions_of(numbers, args, f)
+        positions = positions_of(name, numbers, args, "arguments passed by keyword go in argnames")
         for k in keywords:
             if k not in kwargs:
-                raise TypeError(
-                    f"grad of {name_of(f)}: argnames={k!r} must be passed by keyword; got "
-                    f"keywords {sorted(kwargs)}"
+                raise ArgumentError(
+                    f"{name}: argnames={k!r} must be passed by keyword; got keywords "
+                    f"{sorted(kwargs)}"
                 )
         inputs: list[Array] = []
         structures: list[Any] = []
@@ -115,7 +136,7 @@ def value_and_grad(
         def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
             fresh, named = list(args), dict(kwargs)
             for n in positions:
-                fresh[n] = _input(trace, args[n], _label(f, n), inputs, structures)
+                fresh[n] = _input(trace, args[n], label_at(f, n), inputs, structures)
             for k in keywords:
                 named[k] = _input(trace, kwargs[k], f"argument {k!r}", inputs, structures)
             # What f assigns to its other arguments (`x[i] = v`) stays local: they get nodes of
@@ -124,7 +145,7 @@ def value_and_grad(
                 handle._node = local_handle(handle)._node
             return tuple(fresh), named
 
-        recording = Recording(f, f"grad of {name_of(f)}", has_aux)
+        recording = Recording(f, name, has_aux)
         try:
             recording.run(arguments, inputs)
         finally:
@@ -164,7 +185,7 @@ def grad(
     >>> nv.grad(nv.sin)(0.0)
     array(1., dtype=float32)
     """
-    both = value_and_grad(f, argnums, argnames, has_aux)
+    both = _differentiated("grad", f, argnums, argnames, has_aux)
 
     @wraps(f)
     @filtered
@@ -175,26 +196,8 @@ def grad(
     return wrapped
 
 
-def positions_of(argnums: Argnums, args: tuple[Any, ...], f: Any) -> tuple[list[int], bool]:
-    """(the positions argnums names, whether it is a single integer)."""
-    single = isinstance(argnums, int)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    places = [_position(n, args, f) for n in numbers]
-    if len(set(places)) != len(places):
-        raise TypeError(f"{name_of(f)}: argnums={argnums} names an argument twice")
-    return places, single
-
-
-def _position(n: int, args: tuple[Any, ...], f: Any) -> int:
-    if not isinstance(n, int) or not -len(args) <= n < len(args):
-        raise TypeError(
-            f"grad of {name_of(f)}: argnums={n} names no positional argument; the call has "
-            f"{len(args)} (arguments passed by keyword go in argnames)"
-        )
-    return n % len(args)
-
-
-def _label(f: Any, position: int) -> str:
+def label_at(f: Any, position: int) -> str:
+    """What messages call the positional argument there."""
     try:
         names = list(inspect.signature(f).parameters)
         return f"argument {names[position]!r}"

@@ -14,9 +14,9 @@ from nuvec.core.errors import DtypeError
 from nuvec.core.ir import Aval
 from nuvec.core.ops.shape import reshape
 from nuvec.core.traceback import filtered
-from nuvec.transforms.grad import Argnums, name_of, positions_of
-from nuvec.transforms.grad import vjp as vjp_of
-from nuvec.transforms.linearize import linearize
+from nuvec.transforms.arguments import integers, positions_of, require_function
+from nuvec.transforms.grad import Argnums, label_at, name_of, vjp_as
+from nuvec.transforms.linearize import linearize_as
 from nuvec.transforms.vmap import vmap
 
 
@@ -43,25 +43,44 @@ def _split_columns(x: Array, avals: Sequence[Aval], structure: Any, front: int) 
     return tree.unflatten(structure, parts)
 
 
-def _avals(what: str, value: Any, holomorphic: bool) -> tuple[list[Aval], Any]:
-    """The avals of a tree whose leaves are to be differentiated, or are the results."""
-    paths, structure = tree.flatten_with_path(value)
+def _avals(where: Sequence[str], value: Sequence[Any], holomorphic: bool) -> list[Aval]:
+    """The avals of leaves that are to be differentiated, or are the results."""
     avals = []
-    for path, leaf in paths:
-        a = operand(leaf, f"{what}{tree.keystr(path)}").aval
+    for what, leaf in zip(where, value, strict=True):
+        a = operand(leaf, what).aval
         wanted = dtypes.is_complex if holomorphic else dtypes.is_floating
         if not wanted(a.dtype):
             kind = "complex" if holomorphic else "real floating-point"
-            hint = (
-                "holomorphic=True is for complex ones"
-                if dtypes.is_complex(a.dtype)
-                else "convert it with .astype(nv.float32)"
-            )
-            raise DtypeError(
-                f"{what}{tree.keystr(path)} is {a}; a Jacobian needs {kind} arrays: {hint}"
-            )
+            if holomorphic:
+                hint = "leave out holomorphic=True, or convert it with .astype(nv.complex64)"
+            elif dtypes.is_complex(a.dtype):
+                hint = (
+                    "pass holomorphic=True where the function is holomorphic, else make it one of "
+                    "real and imaginary parts"
+                )
+            else:
+                hint = "convert it with .astype(nv.float32)"
+            raise DtypeError(f"{what} is {a}; a Jacobian needs {kind} arrays: {hint}")
         avals.append(a)
-    return avals, structure
+    return avals
+
+
+def _inputs(name: str, f: Any, values: tuple[Any, ...], places: Sequence[int], holomorphic: bool
+            ) -> tuple[list[Aval], Any]:  # fmt: skip
+    """The avals and the structure of the arguments to differentiate."""
+    leaves, structure = tree.flatten(values)
+    labels = [label_at(f, p) for p in places]
+    where = [f"{name}: {labels[p[0].index]}{tree.keystr(p[1:])}" for p in structure.paths()]
+    return _avals(where, leaves, holomorphic), structure
+
+
+def _outputs(name: str, out: Any, holomorphic: bool) -> tuple[list[Aval], Any]:
+    leaves, structure = tree.flatten(out)
+    where = [f"{name}: output{tree.keystr(p)}" for p in structure.paths()]
+    return _avals(where, leaves, holomorphic), structure
+
+
+_HINT = "pass it by position"
 
 
 def _with_arguments(
@@ -93,16 +112,26 @@ def jacfwd(
            [0., 4.]], dtype=float32)
     """
 
+    return _jacfwd("jacfwd", f, argnums, has_aux, holomorphic)
+
+
+def _jacfwd(
+    kind: str, f: Callable[..., Any], argnums: Argnums, has_aux: bool, holomorphic: bool
+) -> Callable[..., Any]:
+    """jacfwd; errors name it `kind`."""
+    require_function(kind, f)
+    name = f"{kind} of {name_of(f)}"
+    numbers, single = integers(f"{name}: argnums", argnums), not isinstance(argnums, Sequence)
+
     @wraps(f)
     @filtered
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        places, single = positions_of(argnums, args, f)
+        places = positions_of(name, numbers, args, _HINT)
         values = tuple(args[p] for p in places)
-        what = f"jacfwd of {name_of(f)}: an argument"
-        avals, structure = _avals(what, values, holomorphic)
-        found = linearize(_with_arguments(f, args, kwargs, places), *values, has_aux=has_aux)
+        avals, structure = _inputs(name, f, values, places, holomorphic)
+        found = linearize_as(name, _with_arguments(f, args, kwargs, places), values, has_aux)
         out, push = found[0], found[1]
-        _avals(f"jacfwd of {name_of(f)}: the output", out, holomorphic)
+        _outputs(name, out, holomorphic)
         columns = vmap(push, out_axes=-1)(*tree.unflatten(structure, _basis(avals)))
 
         def columns_of(x: Array) -> Any:
@@ -130,15 +159,26 @@ def jacrev(
            [0., 4.]], dtype=float32)
     """
 
+    return _jacrev("jacrev", f, argnums, has_aux, holomorphic)
+
+
+def _jacrev(
+    kind: str, f: Callable[..., Any], argnums: Argnums, has_aux: bool, holomorphic: bool
+) -> Callable[..., Any]:
+    """jacrev; errors name it `kind`."""
+    require_function(kind, f)
+    name = f"{kind} of {name_of(f)}"
+    numbers, single = integers(f"{name}: argnums", argnums), not isinstance(argnums, Sequence)
+
     @wraps(f)
     @filtered
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        places, single = positions_of(argnums, args, f)
+        places = positions_of(name, numbers, args, _HINT)
         values = tuple(args[p] for p in places)
-        _avals(f"jacrev of {name_of(f)}: an argument", values, holomorphic)
-        found = vjp_of(_with_arguments(f, args, kwargs, places), *values, has_aux=has_aux)
+        _inputs(name, f, values, places, holomorphic)
+        found = vjp_as(name, _with_arguments(f, args, kwargs, places), values, has_aux)
         out, pull = found[0], found[1]
-        avals, structure = _avals(f"jacrev of {name_of(f)}: the output", out, holomorphic)
+        avals, structure = _outputs(name, out, holomorphic)
         rows = vmap(pull)(tree.unflatten(structure, _basis(avals)))
         leaves, in_structure = tree.flatten(rows[0] if single else rows)
         cut, start = [], 0
@@ -165,5 +205,5 @@ def hessian(
     array([[ 6.,  0.],
            [ 0., 12.]], dtype=float32)
     """
-    first = jacrev(f, argnums, has_aux=has_aux, holomorphic=holomorphic)
-    return jacfwd(first, argnums, has_aux=has_aux, holomorphic=holomorphic)
+    first = _jacrev("hessian", f, argnums, has_aux, holomorphic)
+    return _jacfwd("hessian", first, argnums, has_aux, holomorphic)

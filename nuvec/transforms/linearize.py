@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from nuvec.core import tree
+from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import NuvecError
-from nuvec.core.node import Node, Trace, observed_effects
-from nuvec.core.ops.differentiation import depends_p, optimization_barrier_p, zeros_of
-from nuvec.core.primitive import IDENTITY, MARK, MINUS_ONE, ONE, PROJECTION, identity_input
+from nuvec.core.errors import DtypeError, NuvecError
+from nuvec.core.ir import aval
+from nuvec.core.node import Node, Trace, observed_effects, open_trace
+from nuvec.core.ops.differentiation import zeros_of
+from nuvec.core.primitive import identity_input, placeholder
+from nuvec.core.recording import close, replay
 from nuvec.core.traceback import filtered
-from nuvec.core.walk import Step
+from nuvec.transforms.arguments import arrays_of, require_function
 from nuvec.transforms.backward import Recording
 from nuvec.transforms.jvp import forward_walk, is_active, match_leaves, tied
+from nuvec.transforms.linearity import LINEAR, dependence_of_constant, first_fault
 
 
 class _Linear:
     """A function recorded once at a point: its derivative there, pushed any number of times."""
 
-    def __init__(self, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool) -> None:
-        self.name = f"linearize of {getattr(f, '__name__', type(f).__name__)}"
-        paths, self.structure = tree.flatten_with_path(primals)
+    def __init__(
+        self, name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool
+    ) -> None:
+        self.name = name
+        leaves, self.structure = tree.flatten(primals)
+        arrays = arrays_of(leaves, self.structure, lambda p: f"{name}: primals{tree.keystr(p)}")
         inputs: list[Array] = []
 
         def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            inputs.extend(
-                identity_input(trace, operand(leaf, f"{self.name}: primals{tree.keystr(path)}"))
-                for path, leaf in paths
-            )
+            inputs.extend([identity_input(trace, a) for a in arrays])
             return tree.unflatten(self.structure, inputs), {}
 
         self.recording = Recording(f, self.name, has_aux, mode="jvp")
@@ -65,7 +68,13 @@ def linearize(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> An
     >>> push(2.0)
     array(2., dtype=float32)
     """
-    linear = _Linear(f, primals, has_aux)
+    require_function("linearize", f)
+    return linearize_as(f"linearize of {_name(f)}", f, primals, has_aux)
+
+
+def linearize_as(name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool) -> Any:
+    """linearize, for itself and for what is made of it; errors begin with `name`."""
+    linear = _Linear(name, f, primals, has_aux)
     recording = linear.recording
     out = tree.unflatten(recording.structure, [Array(n) for n in recording.nodes])
     push = filtered(linear.push)
@@ -76,65 +85,62 @@ def linearize(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> An
 def linear_transpose(f: Callable[..., Any], *primals: Any) -> Callable[[Any], Any]:
     """The transpose of a linear function.
 
-    Of `primals` only shapes and dtypes count.  The result takes a cotangent like `f`'s output and
-    returns a tuple of them like the primals: <c, f(x)> = <transpose(c), x>, without conjugation.
-    Raises NuvecError that names an operation that is not linear; calls, loops and joins with
-    constants are taken to be.
+    Of `primals` only shapes and dtypes count; they are real or complex floating-point arrays, or
+    trees of them.  The result takes a cotangent like `f`'s output and returns a tuple of them like
+    the primals: <c, f(x)> = <transpose(c), x>, without conjugation.
+
+    `f` is recorded once and judged equation by equation, inside compiled functions, loops,
+    branches and custom functions too.  Raises NuvecError for the first that is not linear, and
+    where what depends on the primals is joined with a constant that is not zero;
+    ConcretizationError where `f` asks for a value that depends on them; DtypeError for primals
+    that are not floating-point.
 
     >>> import nuvec as nv
     >>> nv.linear_transpose(lambda x: 3 * x[::2], nv.zeros(4))(nv.array([1.0, 2.0]))
     (array([3., 0., 6., 0.], dtype=float32),)
     """
-    name = f"linear_transpose of {getattr(f, '__name__', type(f).__name__)}"
+    require_function("linear_transpose", f)
+    called = _name(f)
+    name = f"linear_transpose of {called}"
     paths, structure = tree.flatten_with_path(primals)
-    inputs: list[Array] = []
+    labels = [f"primals{tree.keystr(path)}" for path, _ in paths]
+    avals = []
+    for label, (_, leaf) in zip(labels, paths, strict=True):
+        a = operand(leaf, f"{name}: {label}").aval
+        if not dtypes.is_inexact(a.dtype):
+            raise DtypeError(
+                f"{name}: {label} is {a}, and a linear function takes floating-point arrays: "
+                "convert it with .astype(nv.float32), or let the function close over it"
+            )
+        avals.append(aval(a.shape, a.dtype))
+    with open_trace("linear", name) as trace:
+        inputs = [
+            placeholder(trace, a, f"{label} of {called}")
+            for a, label in zip(avals, labels, strict=True)
+        ]
+        leaves, out_structure = tree.flatten(f(*tree.unflatten(structure, map(Array, inputs))))
+        outs = arrays_of(leaves, out_structure, lambda p: f"{name}: output{tree.keystr(p)}")
+        ir, captures = close(trace, inputs, outs)
+    constants = [dependence_of_constant(c) for c in captures]
+    fault = first_fault(ir, [*constants, *(LINEAR for _ in inputs)])
+    if fault is not None:
+        raise NuvecError(f"{name}: the function is not linear in its arguments: {fault}")
+    moving: list[Array] = []
 
     def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        for path, leaf in paths:
-            a = operand(leaf, f"{name}: primals{tree.keystr(path)}").aval
-            inputs.append(identity_input(trace, zeros_of(a)))
-        return tree.unflatten(structure, inputs), {}
+        moving.extend([identity_input(trace, zeros_of(a)) for a in avals])
+        return (*captures, *moving), {}
 
-    recording = Recording(f, name, False)
-    recording.run(arguments, inputs)
-    _check_linear(recording.trace, recording.steps, name)
+    recording = Recording(lambda *arrays: replay(ir, arrays), name, False)
+    recording.run(arguments, moving)
 
     @filtered
     def transposed(cotangent: Any) -> Any:
-        avals = [n.aval for n in recording.nodes]
-        given = match_leaves(name, "output", "cotangent", recording.structure, cotangent, avals)
+        given = match_leaves(name, "output", "cotangent", out_structure, cotangent, ir.out_avals)
         return tree.unflatten(structure, recording.pull(given))
 
     return transposed
 
 
-_PASSES_ON = (IDENTITY, PROJECTION, MARK, depends_p, optimization_barrier_p)
-
-
-def _check_linear(trace: Trace, steps: Sequence[Step], name: str) -> None:
-    """Raise unless every recorded equation is linear in what depends on the inputs."""
-    for node, inputs in steps:
-        primitive = node.primitive
-        # What is inside calls and loops (marks) is not looked at.
-        if primitive in _PASSES_ON or primitive.effect:
-            continue
-        active = [i for i, n in enumerate(inputs) if is_active(n, trace)]
-        if not active:
-            continue
-        if primitive.derivatives is not None:
-            passes = all(primitive.derivatives[i] in (ONE, MINUS_ONE) for i in active)
-            offset = len(active) < len(inputs) and primitive.name in ("add", "subtract")
-            if passes and not offset:
-                continue
-        which = primitive.linear_operands
-        listed = which is None or all(i in which for i in active)
-        if primitive.linear == "joint" and listed:
-            continue
-        if primitive.linear == "each" and listed and len(active) == 1:
-            continue
-        if primitive.name == "convert_dtype":
-            continue
-        raise NuvecError(
-            f"{name}: the function is not linear in its arguments: {primitive.name} of "
-            f"{', '.join(str(n.aval) for n in inputs)} is not"
-        )
+def _name(f: Any) -> str:
+    return getattr(f, "__name__", type(f).__name__)

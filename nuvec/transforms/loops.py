@@ -10,16 +10,18 @@ import numpy as np
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, from_numpy, operand
-from nuvec.core.errors import ConcretizationError, DtypeError, ShapeError, TreeError
+from nuvec.core.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError, TreeError
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.build import converted, normalize_axis
 from nuvec.core.ops.comparison import less
 from nuvec.core.ops.shape import move_axis, reshape
 from nuvec.core.ops.structure import concatenate, flip
 from nuvec.core.traceback import filtered
-from nuvec.transforms.scan import scan
+from nuvec.transforms.arguments import arrays_of, call, require_function
+from nuvec.transforms.bodies import CARRIED, Names, same_structure
+from nuvec.transforms.scan import scan_as
 from nuvec.transforms.vmap import vmap
-from nuvec.transforms.while_loop import while_loop
+from nuvec.transforms.while_loop import while_as
 
 
 @filtered
@@ -42,19 +44,31 @@ def fori_loop(
     >>> nv.fori_loop(1, 5, lambda i, c: c * i, 1)
     array(24, dtype=int32)
     """
+    require_function("fori_loop", body_fun, "body_fun")
+
+    def next_of(i: Array, carry: Any) -> Any:
+        return call(body_fun, (i, carry), "fori_loop calls body_fun with (i, carry)")
+
     bounds = [_bound(b, name) for b, name in ((lower, "lower"), (upper, "upper"))]
     first, end = _known(bounds[0]), _known(bounds[1])
     if first is None or end is None:
-        return _traced_fori(bounds[0], bounds[1], body_fun, init)
+        return _traced_fori(bounds[0], bounds[1], next_of, init)
     weak = all(isinstance(b, int) for b in bounds)
     dtype = _index_dtype(bounds, (first, end))
     numbers = from_numpy(np.arange(first, max(first, end), dtype=dtype))
 
     def step(carry: Any, i: Array) -> Any:
         # Python integers are weak: so is what counts between them.
-        return body_fun(converted(i, i.dtype, True) if weak else i, carry), None
+        return next_of(converted(i, i.dtype, True) if weak else i, carry), None
 
-    return scan(step, init, numbers, unroll=unroll)[0]
+    return scan_as(_FORI, step, init, numbers, unroll=unroll)[0]
+
+
+# As the scan it is, and as the while_loop, whose carry is the index, its bound and the user's.
+_FORI = Names("fori_loop", (((0,), "carry"), ((1,), "i")), (((0,), "the next carry"),))
+_TRACED_FORI = Names(
+    "fori_loop", (((0, 0), "i"), ((0, 1), "upper"), ((0, 2), "carry")), (((2,), "the next carry"),)
+)
 
 
 def _bound(value: Any, name: str) -> Any:
@@ -92,11 +106,19 @@ def _traced_fori(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], in
         for b in (lower, upper)
     )
 
+    structure = tree.structure(init)
+    init = tree.unflatten(structure, _FORI.init(init))
+
     def step(state: Any) -> Any:
         i, end, carry = state
-        return add(i, 1), end, body_fun(i, carry)
+        following = body_fun(i, carry)
+        same_structure("fori_loop", structure, tree.structure(following), CARRIED)
+        return add(i, 1), end, following
 
-    return while_loop(lambda state: less(state[0], state[1]), step, (first, end, init))[2]
+    def going(state: Any) -> Array:
+        return less(state[0], state[1])
+
+    return while_as(_TRACED_FORI, going, step, (first, end, init))[2]
 
 
 @filtered
@@ -113,20 +135,23 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
     array([0, 1, 4, 9], dtype=int32)
     """
 
-    def one(xs: Any) -> Any:
-        return scan(lambda carry, x: (carry, f(x)), None, xs)[1]
+    require_function("map", f)
+
+    def one(carry: Any, x: Any) -> Any:
+        return carry, call(f, (x,), "map calls its function with (x)")
 
     if batch_size is None:
-        return one(xs)
+        return scan_as(_MAP, one, None, xs)[1]
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"map: batch_size must be an integer >= 1, got {batch_size!r}")
-    xs = tree.map(lambda x: operand(x, "map's xs"), xs)
-    leaves = tree.leaves(xs)
+        raise ArgumentError(f"map: batch_size must be an integer >= 1, got {batch_size!r}")
+    leaves, structure = tree.flatten(xs)
+    leaves = arrays_of(leaves, structure, lambda p: f"map: xs{tree.keystr(p)}")
+    xs = tree.unflatten(structure, leaves)
     sizes = {x.shape[0] if x.shape else -1 for x in leaves}
     if len(sizes) != 1 or -1 in sizes:
         raise ShapeError(
-            "map: xs must have one leading size, got shapes "
-            + ", ".join(str(x.shape) for x in leaves)
+            "map: xs must have arrays of one leading size, got shapes "
+            + (", ".join(str(x.shape) for x in leaves) or "of none")
         )
     (size,) = sizes
     whole = size // batch_size * batch_size
@@ -136,11 +161,14 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
         blocks = tree.map(
             lambda x: reshape(x[:whole], (whole // batch_size, batch_size, *x.shape[1:])), xs
         )
-        found = scan(lambda carry, x: (carry, mapped(x)), None, blocks)[1]
+        found = scan_as(_MAP, lambda carry, x: (carry, mapped(x)), None, blocks)[1]
         parts.append(tree.map(lambda y: reshape(y, (whole, *y.shape[2:])), found))
     if whole < size:
         parts.append(mapped(tree.map(lambda x: x[whole:], xs)))
     return parts[0] if len(parts) == 1 else tree.map(lambda *ys: concatenate(ys), *parts)
+
+
+_MAP = Names("map", (((1,), "x"),), (((1,), "output"),))
 
 
 @filtered
@@ -160,18 +188,23 @@ def associative_scan(
     >>> nv.associative_scan(nv.add, nv.arange(5))
     array([ 0,  1,  3,  6, 10], dtype=int32)
     """
-    if not callable(fn):
-        raise TypeError(f"associative_scan takes a function first, got {type(fn).__name__}")
+    require_function("associative_scan", fn)
     leaves, structure = tree.flatten(elems)
-    arrays = [operand(x, "associative_scan's elems") for x in leaves]
+    places = [tree.keystr(p) for p in structure.paths()]
+    arrays = arrays_of(leaves, structure, lambda p: f"associative_scan: elems{tree.keystr(p)}")
     if not arrays:
         raise TreeError("associative_scan: elems has no arrays")
-    axes = [normalize_axis(axis, x.ndim, "associative_scan's axis") for x in arrays]
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise ArgumentError(f"associative_scan: axis must be an integer, got {axis!r}")
+    axes = [
+        normalize_axis(axis, x.ndim, f"associative_scan: elems{place}")
+        for x, place in zip(arrays, places, strict=True)
+    ]
     moved = [move_axis(x, a, 0) for x, a in zip(arrays, axes, strict=True)]
     if len({x.shape[0] for x in moved}) > 1:
         raise ShapeError(
-            f"associative_scan: sizes along axis {axis} differ: shapes "
-            + ", ".join(str(x.shape) for x in arrays)
+            f"associative_scan: sizes along axis {axis} differ: "
+            + ", ".join(f"elems{p}: {x.shape}" for p, x in zip(places, arrays, strict=True))
         )
 
     def combine(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
@@ -180,21 +213,23 @@ def associative_scan(
             tree.unflatten(structure, [move_axis(x, 0, k) for x, k in zip(side, axes, strict=True)])
             for side in (a, b)
         ]
-        found, out = tree.flatten(fn(*back))
+        says = "associative_scan calls fn with two trees like elems"
+        found, out = tree.flatten(call(fn, back, says))
         if out != structure:
             raise TreeError(
                 f"associative_scan: fn must return the structure of elems, {structure}, and it "
                 f"returned {out}"
             )
-        outs = [operand(x, "an output of associative_scan's fn") for x in found]
-        outs = [move_axis(x, k, 0) for x, k in zip(outs, axes, strict=True)]
-        for x, y in zip(a, outs, strict=True):
+        outs = arrays_of(
+            found, structure, lambda p: f"associative_scan: fn's output{tree.keystr(p)}"
+        )
+        for x, y, place in zip(tree.leaves(back[0]), outs, places, strict=True):
             if x.shape != y.shape or (x.dtype != y.dtype and not x.aval.weak):
                 raise (ShapeError if x.shape != y.shape else DtypeError)(
-                    f"associative_scan: fn must keep shapes and dtypes, and made {y.aval} "
-                    f"of {x.aval}"
+                    f"associative_scan: fn must keep shapes and dtypes, and of {x.aval} in "
+                    f"elems{place} it made {y.aval}"
                 )
-        return outs
+        return [move_axis(x, k, 0) for x, k in zip(outs, axes, strict=True)]
 
     if reverse:
         moved = [flip(x, 0) for x in moved]

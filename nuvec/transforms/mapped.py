@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nuvec.core import tree
 from nuvec.core.array import Array
-from nuvec.core.errors import AxisError, ShapeError, TreeError
+from nuvec.core.errors import ArgumentError, AxisError, ShapeError, TreeError
 from nuvec.core.ops.build import normalize_axis
 from nuvec.core.ops.shape import broadcast_to, move_axis
-
-
-def bind_arguments(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
-    """Arguments bound to a signature: those passed by keyword become positional where they can.
-
-    Returns (args, kwargs, the names of args)."""
-    try:
-        signature = inspect.signature(f)
-    except (TypeError, ValueError):
-        return args, kwargs, [f"argument {i}" for i in range(len(args))]
-    bound = signature.bind(*args, **kwargs)
-    labels: list[str] = []
-    for k, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            labels += [f"{k}[{i}]" for i in range(len(bound.args) - len(labels))]
-        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            labels.append(k)
-    return bound.args, dict(bound.kwargs), labels[: len(bound.args)]
 
 
 def argument_axes(
@@ -78,7 +57,7 @@ def _prefix(what: str, prefix: Any, structure: Any) -> list[Any]:
         raise TreeError(f"{what} does not fit it: {error}") from None
     for axis in axes:
         if axis is not None and (isinstance(axis, bool) or not hasattr(axis, "__index__")):
-            raise TypeError(f"{what} must be an integer or None, got {axis!r}")
+            raise ArgumentError(f"{what} must be an integer or None, got {axis!r}")
     return axes
 
 
@@ -96,7 +75,9 @@ def size_of(
         try:
             size = operator.index(axis_size)
         except TypeError:
-            raise TypeError(f"{name}: axis_size must be an integer, got {axis_size!r}") from None
+            raise ArgumentError(
+                f"{name}: axis_size must be an integer, got {axis_size!r}"
+            ) from None
         if size < 0:
             raise ShapeError(f"{name}: axis_size must not be negative, got {size}")
         listed.append((f"axis_size: {size}", size))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any
 
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import ShapeError, TreeError
+from nuvec.core.errors import ArgumentError, ShapeError, TreeError
 from nuvec.core.ops.shape import reshape
 from nuvec.core.traceback import filtered
+from nuvec.transforms.arguments import bind_arguments, require_function, signature_of
 from nuvec.transforms.grad import name_of
-from nuvec.transforms.mapped import bind_arguments
-from nuvec.transforms.vmap import vmap
+from nuvec.transforms.vmap import vmap_as
 
 Dims = tuple[str, ...]  # the names of the core dimensions of one argument or output
 
@@ -24,7 +25,7 @@ def parse_signature(signature: str) -> tuple[list[Dims], list[Dims]]:
     """The core dimensions of arguments and outputs: "(n,m),(m)->(n)"."""
     sides = signature.split("->")
     if len(sides) != 2:
-        raise ValueError(
+        raise ArgumentError(
             f"vectorize: signature {signature!r} must have one '->', as in '(n,m),(m)->(n)'"
         )
     return _parse_side(sides[0], signature), _parse_side(sides[1], signature)
@@ -37,7 +38,7 @@ def _parse_side(text: str, signature: str) -> list[Dims]:
     while place < len(text):
         match = _CORE.match(text, place)
         if match is None:
-            raise ValueError(
+            raise ArgumentError(
                 f"vectorize: cannot read {text[place:]!r} in signature {signature!r}; arguments "
                 "are parentheses with names or sizes between commas, as in '(n,m),(m)->(n)'"
             )
@@ -45,7 +46,7 @@ def _parse_side(text: str, signature: str) -> list[Dims]:
         place = match.end()
         rest = re.match(r"\s*,\s*", text[place:])
         if rest is None and text[place:].strip():
-            raise ValueError(
+            raise ArgumentError(
                 f"vectorize: expected a comma before {text[place:]!r} in signature {signature!r}"
             )
         place += rest.end() if rest else len(text) - place
@@ -64,47 +65,45 @@ def vectorize(
     signature -- the core dimensions `pyfunc` works on, as "(n,m),(m)->(n)"; scalars without one.
                  Equal names are equal sizes, a number is a size.  All axes before them are loop
                  dimensions, which broadcast against each other as NumPy's do
-    excluded  -- positions or names of arguments that are passed as they are
+    excluded  -- a set of positions and names of arguments that are passed as they are; each may
+                 be passed by position or by keyword, whichever way it is named here
 
     Each loop dimension becomes a vmap, so `pyfunc` is called once and must not depend on values.
-    Arguments may be passed by keyword.
+    Arguments may be passed by keyword: the signature's arguments are `pyfunc`'s, in its order,
+    without those excluded or left out; keyword-only ones come last.
 
     Raises ShapeError when an argument has fewer axes than its core dimensions, sizes of one name
     differ, loop dimensions do not broadcast, or an output is not as the signature says: it names
-    the argument and the dimension.  ValueError when the signature cannot be read.
+    the argument and the dimension.  ValueError when the signature cannot be read, or `pyfunc` has
+    no argument that is excluded.
 
     >>> import nuvec as nv
     >>> matvec = nv.vectorize(nv.dot, signature="(n,m),(m)->(n)")
     >>> matvec(nv.ones((5, 1, 2, 3)), nv.ones((4, 3))).shape
     (5, 4, 2)
     """
-    if not callable(pyfunc):
-        raise TypeError(f"vectorize takes a function, got {type(pyfunc).__name__}")
-    for e in excluded:
-        if not isinstance(e, int | str) or (isinstance(e, int) and e < 0):
-            raise TypeError(f"vectorize: excluded must be positions or argument names, got {e!r}")
+    require_function("vectorize", pyfunc)
+    if signature is not None and not isinstance(signature, str):
+        raise ArgumentError(f"vectorize: signature must be a string, got {signature!r}")
     parsed = None if signature is None else parse_signature(signature)
     name = f"vectorize of {name_of(pyfunc)}"
+    fixed = _fixed(name, pyfunc, excluded)
 
     @wraps(pyfunc)
     @filtered
     def vectorized(*args: Any, **kwargs: Any) -> Any:
-        fixed_names = {k: v for k, v in kwargs.items() if k in excluded}
-        moving = {k: v for k, v in kwargs.items() if k not in excluded}
-        labels = [f"argument {i}" for i in range(len(args))]
-        if moving or not fixed_names:
-            args, rest, labels = bind_arguments(pyfunc, args, moving)
-            if rest:
-                raise TypeError(
-                    f"{name}: keyword-only arguments {sorted(rest)} have no place in the "
-                    "signature; name them in excluded to pass them as they are"
-                )
-        places = [i for i in range(len(args)) if i not in excluded and labels[i] not in excluded]
-        arrays = [operand(args[i], f"{name}: {labels[i]}") for i in places]
-        names = [labels[i] for i in places]
+        args, kwargs, labels = bind_arguments(pyfunc, args, kwargs, name)
+        moving: dict[int | str, str] = {  # where each argument is that has loop dimensions
+            i: label for i, label in enumerate(labels) if i not in fixed and label not in fixed
+        }
+        moving |= {k: k for k in kwargs if k not in fixed}
+        given: dict[int | str, Any] = dict(enumerate(args))
+        given.update(kwargs)
+        names = list(moving.values())
+        arrays = [operand(given[place], f"{name}: {label}") for place, label in moving.items()]
         inputs, outputs = ([()] * len(arrays), None) if parsed is None else parsed
         if len(inputs) != len(arrays):
-            raise TypeError(
+            raise ArgumentError(
                 f"{name}: signature {signature!r} has {len(inputs)} arguments, and the call "
                 f"{len(arrays)} ({', '.join(names)})"
             )
@@ -113,14 +112,48 @@ def vectorize(
         loop = _broadcast(name, loops, names)
 
         def core(*xs: Array) -> Any:
-            given = list(args)
-            for i, x in zip(places, xs, strict=True):
-                given[i] = x
-            return _checked(name, pyfunc(*given, **fixed_names), outputs, sizes)
+            values = given | dict(zip(moving, xs, strict=True))
+            named = {k: values[k] for k in kwargs}
+            result = pyfunc(*[values[i] for i in range(len(args))], **named)
+            return _checked(name, result, outputs, sizes)
 
-        return _mapped(core, arrays, loops, loop)
+        core.__name__ = name_of(pyfunc)
+        return _mapped(name, core, arrays, names, loops, loop)
 
     return vectorized
+
+
+def _fixed(
+    name: str, pyfunc: Callable[..., Any], excluded: Collection[int | str]
+) -> frozenset[int | str]:
+    """The excluded arguments, by position and by name: each in both ways, where it has both."""
+    if isinstance(excluded, str) or not isinstance(excluded, Collection):
+        raise ArgumentError(
+            f"{name}: excluded must be a set of positions and argument names, got {excluded!r}; "
+            f"write {{{excluded!r}}}"
+        )
+    for e in excluded:
+        if isinstance(e, bool) or not isinstance(e, int | str) or (isinstance(e, int) and e < 0):
+            raise ArgumentError(f"{name}: excluded must be positions or argument names, got {e!r}")
+    signature = signature_of(pyfunc)
+    if signature is None:
+        return frozenset(excluded)
+    parameters = signature.parameters
+    kinds = [p.kind for p in parameters.values()]
+    names = [k for k, p in parameters.items() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    wrong = [
+        e for e in excluded
+        if (e not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds
+            if isinstance(e, str)
+            else e >= len(names) and inspect.Parameter.VAR_POSITIONAL not in kinds)
+    ]  # fmt: skip
+    if wrong:
+        raise ArgumentError(
+            f"{name}: excluded={set(excluded)!r} names {wrong!r}, and the arguments are "
+            f"{list(parameters)}"
+        )
+    both = {names[e] for e in excluded if isinstance(e, int) and e < len(names)}
+    return frozenset(excluded) | both
 
 
 def _core_sizes(
@@ -169,8 +202,8 @@ def _broadcast(
 
 
 def _mapped(
-    core: Callable[..., Any], arrays: Sequence[Array], loops: Sequence[tuple[int, ...]],
-    loop: tuple[int, ...],
+    name: str, core: Callable[..., Any], arrays: Sequence[Array], names: Sequence[str],
+    loops: Sequence[tuple[int, ...]], loop: tuple[int, ...],
 ) -> Any:  # fmt: skip
     """`core` under one vmap a loop dimension, which maps the arguments that have it."""
     function = core
@@ -179,7 +212,8 @@ def _mapped(
         [d >= rank - len(s) and s[d - rank] == loop[d] for d in range(rank)] for s in loops
     ]
     for d in reversed(range(rank)):
-        function = vmap(function, in_axes=tuple(0 if h[d] else None for h in has))
+        in_axes = tuple(0 if h[d] else None for h in has)
+        function = vmap_as(name, function, in_axes, labels=names)
     squeezed = []
     for a, s, h in zip(arrays, loops, has, strict=True):
         kept = tuple(n for d, n in zip(range(rank - len(s), rank), s, strict=True) if h[d])

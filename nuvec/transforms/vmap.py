@@ -10,17 +10,27 @@ import numpy as np
 
 from nuvec.core import tree
 from nuvec.core.array import Array, from_numpy, operand
-from nuvec.core.errors import NuvecError
+from nuvec.core.errors import ArgumentError, NuvecError
 from nuvec.core.ir import IR, aval, has_effect
 from nuvec.core.node import Node, open_trace, traces_set
 from nuvec.core.ops.batching import batch_elementwise, batch_first
 from nuvec.core.ops.build import normalize_axis
-from nuvec.core.primitive import IDENTITY, MARK, PLACEHOLDER, PROJECTION, local_handle, placeholder
+from nuvec.core.primitive import (
+    IDENTITY,
+    MARK,
+    NOT_BATCHABLE,
+    PLACEHOLDER,
+    PROJECTION,
+    local_handle,
+    placeholder,
+)  # fmt: skip
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
 from nuvec.core.walk import Step, marked_graph
+from nuvec.transforms.arguments import arrays_of, bind_arguments, label_of, require_function
 from nuvec.transforms.axis import Axis, axis_of, new_axis, walked_axis, walking
-from nuvec.transforms.mapped import argument_axes, bind_arguments, place_outputs, size_of
+from nuvec.transforms.mapped import argument_axes, place_outputs, size_of
+from nuvec.transforms.separate import batch_separately, is_separate
 
 Batched = tuple[Array, int | None]  # an array and its batch axis; None: the same for all elements
 
@@ -83,12 +93,17 @@ def _walk(
         elif alone and (over is not None or not has_effect(primitive, node.params)):
             outs = primitive.bind(*arrays, **node.params)
             out_axes = [None] * len(node.aval) if primitive.multiple else None
+        elif primitive.vmap is NOT_BATCHABLE:
+            raise NuvecError(
+                f"{primitive.name} cannot be mapped by vmap: its Primitive says "
+                "vmap=NOT_BATCHABLE. Use nv.map, which runs it for one element after the other"
+            )
+        elif axis is not None and is_separate(primitive, size, node.aval):
+            outs, out_axes = batch_separately(primitive, size, axes, arrays, node.params)
         elif primitive.vmap is not None:
             outs, out_axes = primitive.vmap(size, axes, *arrays, **node.params)
-        elif primitive.kind == "elementwise" or primitive.derivatives is not None:
+        else:  # elementwise
             outs, out_axes = batch_elementwise(primitive, size, axes, arrays, node.params)
-        else:
-            raise NuvecError(f"{primitive.name} has no vmap rule; give its Primitive one")
         if primitive.multiple:
             tuples[node] = list(zip(outs, out_axes, strict=True))
         else:
@@ -199,23 +214,33 @@ def vmap(
     >>> nv.vmap(centred, axis_name="batch")(nv.array([1.0, 2.0, 6.0]))
     array([-2., -1.,  3.], dtype=float32)
     """
-    if not callable(f):
-        raise TypeError(f"vmap takes a function, got {type(f).__name__}")
+    require_function("vmap", f)
     name = f"vmap of {_name(f)}"
     try:
         hash(axis_name)
     except TypeError:
-        raise TypeError(f"{name}: axis_name must be hashable, got {axis_name!r}") from None
+        raise ArgumentError(f"{name}: axis_name must be hashable, got {axis_name!r}") from None
+    return vmap_as(name, f, in_axes, out_axes, axis_name, axis_size)
+
+
+def vmap_as(
+    name: str, f: Callable[..., Any], in_axes: Any, out_axes: Any = 0,
+    axis_name: Hashable | None = None, axis_size: int | None = None,
+    labels: Sequence[str] | None = None,
+) -> Callable[..., Any]:  # fmt: skip
+    """vmap, for itself and for what is made of it: errors begin with `name`, and call the
+    positional arguments `labels` where they are not to be called as `f` does."""
 
     @wraps(f)
     @filtered
     def mapped(*args: Any, **kwargs: Any) -> Any:
         positional = len(args)
-        args, kwargs, labels = bind_arguments(f, args, kwargs)
+        args, kwargs, known = bind_arguments(f, args, kwargs, name)
+        called = known if labels is None else list(labels)
         paths, structure = tree.flatten_with_path((args, kwargs))
-        spec = argument_axes(in_axes, args, kwargs, labels, positional, name)
+        spec = argument_axes(in_axes, args, kwargs, called, positional, name)
         leaves = [leaf for _, leaf in paths]
-        where = [_where(path, labels) for path, _ in paths]
+        where = [label_of(path, called) for path, _ in paths]
         arrays: list[Any] = []
         axes: list[int | None] = []
         for leaf, axis, label in zip(leaves, spec, where, strict=True):
@@ -238,7 +263,7 @@ def vmap(
             a, k = tree.unflatten(structure, fresh)
             found, s = tree.flatten(f(*a, **k))
             out_structure.append(s)
-            return [operand(o, f"an output of {name}") for o in found]
+            return arrays_of(found, s, lambda p: f"{name}: output{tree.keystr(p)}")
 
         pairs = run_batched(
             function, [arrays[i] for i in mapped_at], [axes[i] for i in mapped_at], size, name,
@@ -249,15 +274,8 @@ def vmap(
     return mapped
 
 
-def _where(path: Any, labels: list[str]) -> str:
-    """The readable place of a leaf in (args, kwargs): "argument 'x'['w']"."""
-    first, second, *rest = path
-    key = labels[second.index] if first.index == 0 else second.key
-    return f"argument {key!r}{tree.keystr(tuple(rest))}"
-
-
 def _name(f: Any) -> str:
     return getattr(f, "__name__", type(f).__name__)
 
 
-__all__ = ["batched_ir", "batching_walk", "bind_arguments", "run_batched", "vmap"]
+__all__ = ["batched_ir", "batching_walk", "run_batched", "vmap"]

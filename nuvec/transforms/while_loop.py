@@ -7,25 +7,27 @@ from typing import Any
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, literal, operand
-from nuvec.core.errors import DtypeError, ShapeError, TreeError
-from nuvec.core.functions.stream import RANDOM_SOURCE
+from nuvec.core.errors import ArgumentError, DtypeError, ShapeError, TreeError
+from nuvec.core.functions.stream import RANDOM_KEY, RandomPosition, drawn, take
+from nuvec.core.ir import IR
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.build import converted
 from nuvec.core.ops.random import random_fold_in_p
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
+from nuvec.transforms.arguments import arrays_of, call, require_function
 from nuvec.transforms.bodies import (
-    KEY_AVAL,
+    CARRIED,
     Body,
+    Names,
     common_avals,
     interned,
-    read_captures,
     same_structure,
     share_captures,
     strengthen,
 )  # fmt: skip
-from nuvec.transforms.cond import cond
-from nuvec.transforms.scan import scan
+from nuvec.transforms.cond import choose
+from nuvec.transforms.scan import scan_as
 from nuvec.transforms.while_rules import finished_p, while_p
 
 
@@ -52,24 +54,36 @@ def while_loop(
     """
     if max_steps is not None:
         return _bounded(cond_fun, body_fun, init, max_steps)
-    leaves, carry_structure = tree.flatten(init)
-    carry = [operand(x, "a carry of while_loop") for x in leaves]
+    return while_as(_WHILE, cond_fun, body_fun, init)
+
+
+_WHILE = Names("while_loop", (((0,), "carry"),), (((), "the next carry"),))
+
+
+def while_as(
+    names: Names, cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any
+) -> Any:
+    """while_loop, for itself and for what is made of it."""
+    what = names.function
+    test_fun, body_fun = _checked(cond_fun), _called(body_fun)
+    carry, carry_structure = names.init(init), tree.structure(init)
     if not carry:
         raise TreeError(
-            "while_loop: the carry has no arrays, so its condition can never change; put what "
+            f"{what}: the carry has no arrays, so its condition can never change; put what "
             "changes into init"
         )
     _, structure = tree.flatten((tree.unflatten(carry_structure, carry),))
     avals = [x.aval for x in carry]
-    labels = ("the carry", "its next value")
     while True:  # a weak carry takes the dtype the body gives it
-        body = Body(body_fun, structure, avals, "the body of while_loop")
-        same_structure("while_loop", carry_structure, body.structure, labels)
-        expected = common_avals("while_loop", avals, body.out_avals, carry_structure, labels)
+        body = Body(body_fun, structure, avals, f"the body of {what}", names.argument, names.result)
+        same_structure(what, carry_structure, body.structure, CARRIED)
+        expected = common_avals(names.carry, avals, body.out_avals, carry_structure, CARRIED)
         if all(a is b for a, b in zip(avals, expected, strict=True)):
             break
         avals = expected
-    test = Body(_checked(cond_fun), structure, avals, "the condition of while_loop")
+    test = Body(
+        test_fun, structure, avals, f"the condition of {what}", names.argument, names.result
+    )
     carry = [
         x if x.aval is a else converted(x, a.dtype, a.weak)
         for x, a in zip(carry, avals, strict=True)
@@ -77,40 +91,50 @@ def while_loop(
     (test_ir, body_ir), sources = share_captures([test, body])
     body_ir = strengthen(body_ir, avals)
     consts = len(sources)
-    if RANDOM_SOURCE in sources:
-        place = sources.index(RANDOM_SOURCE)
-        test_ir = _drawing(test_ir, place, 1, False)
-        body_ir = _drawing(body_ir, place, 0, True)
-        carry.append(literal(0, dtypes.uint64))
+    if RANDOM_KEY in sources:
+        place = next(i for i, s in enumerate(sources) if isinstance(s, RandomPosition))
+        tested, ran = drawn(test.captures), drawn(body.captures)
+        test_ir = _drawing(test_ir, place, 0, 0)
+        body_ir = _drawing(body_ir, place, tested, tested + ran)
+        own, start = random_fold_in_p.bind(*take(1)), literal(0, dtypes.uint64)
+        captured = [own if s is RANDOM_KEY else s for s in sources]
+        captured[place] = start
+        carry.append(start)
+    else:
+        captured = sources
     outs = while_p.bind(
-        *read_captures(sources), *carry,
+        *captured, *carry,
         cond=interned(test_ir), body=interned(body_ir), consts=consts,
     )  # fmt: skip
     return tree.unflatten(carry_structure, outs[: len(avals)])
 
 
-def _drawing(ir: Any, place: int, offset: int, counts: bool) -> Any:
-    """An IR that draws from the default stream, with a counter after its carry: each step's key
-    is the loop's with 2 * step + offset folded in, so draws differ between steps, and between
-    condition and body."""
+def _drawing(ir: IR, place: int, offset: int, step: int) -> IR:
+    """An IR that draws from the default stream, with a position after its carry: it draws from
+    `offset` after it, and moves it on by `step` where that is not 0."""
 
     def function(*inputs: Array) -> list[Array]:
-        *values, number = inputs
-        salt = number if offset == 0 else add(number, literal(offset, dtypes.uint64))
-        values[place] = random_fold_in_p.bind(values[place], salt)
+        *values, position = inputs
+        values[place] = add(position, literal(offset, dtypes.uint64)) if offset else position
         outs = replay(ir, values)
-        return [*outs, add(number, literal(2, dtypes.uint64))] if counts else outs
+        return [*outs, add(position, literal(step, dtypes.uint64))] if step else outs
 
     avals = [*ir.in_avals, literal(0, dtypes.uint64).aval]
-    assert avals[place] is KEY_AVAL
     drawing, captures = trace_ir(function, avals, "a loop that draws")
     assert not captures
     return drawing
 
 
+def _called(body_fun: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    require_function("while_loop", body_fun, "body_fun")
+    return lambda carry: call(body_fun, (carry,), "while_loop calls body_fun with (carry)")
+
+
 def _checked(cond_fun: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    require_function("while_loop", cond_fun, "cond_fun")
+
     def test(carry: Any) -> Array:
-        result = cond_fun(carry)
+        result = call(cond_fun, (carry,), "while_loop calls cond_fun with (carry)")
         leaves, structure = tree.flatten(result)
         if len(leaves) != 1 or structure != _LEAF:
             raise TreeError(
@@ -137,20 +161,28 @@ def _bounded(
 ) -> Any:
     """A scan over max_steps steps; those after the last do nothing but pass on the carry."""
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 0:
-        raise TypeError(f"while_loop: max_steps must be an integer >= 0, got {max_steps!r}")
-    test = _checked(cond_fun)
-    leaves, structure = tree.flatten(init)
-    init = tree.unflatten(structure, [operand(x, "a carry of while_loop") for x in leaves])
-    labels = ("the carry", "its next value")
+        raise ArgumentError(f"while_loop: max_steps must be an integer >= 0, got {max_steps!r}")
+    test, next_of = _checked(cond_fun), _called(body_fun)
+    structure = tree.structure(init)
+    init = tree.unflatten(structure, _WHILE.init(init))
 
     def advance(carry: Any) -> Any:
-        following = body_fun(carry)
-        same_structure("while_loop", structure, tree.structure(following), labels)
-        return test(following), following
+        leaves, following = tree.flatten(next_of(carry))
+        same_structure("while_loop", structure, following, CARRIED)
+        found = arrays_of(leaves, structure, _WHILE.result)
+        now = [x.aval for x in tree.leaves(carry)]
+        common_avals(_WHILE.carry, now, [x.aval for x in found], structure, CARRIED)
+        after = tree.unflatten(structure, found)
+        return test(after), after
 
     def step(state: Any, _: Any) -> Any:
         going, carry = state
-        return cond(going, advance, lambda c: (False, c), carry), None
+        functions = [lambda c: (False, c), advance]
+        return choose(_WHILE, going, functions, (carry,), ("the end", "the body")), None
 
-    (going, carry), _ = scan(step, (test(init), init), length=max_steps)
+    (going, carry), _ = scan_as(_BOUNDED, step, (test(init), init), length=max_steps)
     return tree.map(lambda x: finished_p.bind(x, going, steps=max_steps), carry)
+
+
+# The carry of the scan it is: whether the loop goes on, and the user's carry.
+_BOUNDED = Names("while_loop", (((0, 1), "carry"),), (((0, 1), "the next carry"),))

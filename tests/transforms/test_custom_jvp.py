@@ -9,6 +9,7 @@ import pytest
 
 import nuvec as nv
 from nuvec import distributed as nd
+from nuvec.core.errors import ConcretizationError, NuvecError, ShapeError, TreeError
 from nuvec.testing import check_vmap, recorded
 
 a, b = nv.array(0.3), nv.array(2.0)
@@ -140,3 +141,121 @@ def test_errors() -> None:
         nv.grad(g)(1.0)
     with pytest.raises(TypeError, match="nondiff"):
         nv.custom_jvp(lambda n, x: x, nondiff_argnums=(0,)).defjvps(None)
+
+
+def ruled(rule: Any, kind: Any = nv.custom_jvp) -> Any:
+    f = kind(nv.sin)
+    if kind is nv.custom_vjp:
+        f.defvjp(lambda x: (nv.sin(x), x), lambda x, c: (c * nv.cos(x),))
+    f.defjvp(rule)
+    return f
+
+
+POINT = nv.array([1.0, 2.0, -0.5])
+LINEAR_RULES: dict[str, Any] = {
+    "product": lambda x, t: nv.cos(x) * t,
+    "selection": lambda x, t: nv.where(x > 0, t, 0.0),
+    "if on a primal": lambda x, t: t if float(x.sum()) > 0 else -t,
+    "none": lambda x, t: None,
+    "zeros": lambda x, t: nv.zeros_like(x),
+    "jvp": lambda x, t: nv.jvp(nv.sin, (x,), (t,))[1],
+    "linearize": lambda x, t: nv.linearize(nv.sin, x)[1](t),
+    "scan": lambda x, t: nv.scan(lambda c, _: (c * 0.5 + t, None), t, None, 3)[0],
+    "cond": lambda x, t: nv.cond(x.sum() > 0, lambda t: t, lambda t: 2 * t, t),
+    "compile": lambda x, t: nv.compile(lambda x, t: nv.cos(x) * t)(x, t),
+    "difference": lambda x, t: t - t.mean(),
+    "matmul": lambda x, t: nv.ones((3, 3)) @ t,
+    "set to zero": lambda x, t: t.at[0].set(0.0),
+    "draw": lambda x, t: t * nv.random.bernoulli(shape=(3,)),
+    "gather": lambda x, t: t[nv.argmax(x)] * nv.ones(3),
+}
+OTHER_RULES: dict[str, tuple[Any, str]] = {
+    "square": (lambda x, t: t * t, "multiplies two values"),
+    "affine": (lambda x, t: t + 1, "constant that is not zero"),
+    "constant": (lambda x, t: nv.ones(3), "constant that is not zero"),
+    "abs": (lambda x, t: nv.abs(t), "abs of"),
+    "clip": (lambda x, t: nv.clip(t, -1, 1), "m[axin]*imum of"),
+    "comparison": (lambda x, t: nv.where(t > 0, t, 0.0), "greater of"),
+    "in a scan": (
+        lambda x, t: nv.scan(lambda c, _: (c * t, None), t, None, 3)[0], "multiplies two values",
+    ),
+}  # fmt: skip
+
+
+def total(f: Any) -> Any:
+    return lambda x: nv.sum(f(x))
+
+
+USES: dict[str, Any] = {
+    "jvp": lambda f: nv.jvp(f, (POINT,), (POINT,)),
+    "grad": lambda f: nv.grad(total(f))(POINT),
+    "compile of jvp": lambda f: nv.compile(lambda x: nv.jvp(f, (x,), (x,)))(POINT),
+    "jvp of compile": lambda f: nv.jvp(nv.compile(f), (POINT,), (POINT,)),
+    "vmap": lambda f: nv.vmap(f)(nv.stack([POINT, POINT])),
+}
+CONCRETE = ("jvp", "grad")
+
+
+@pytest.mark.parametrize("name", LINEAR_RULES)
+@pytest.mark.parametrize("use", USES)
+def test_rules_that_are_linear(name: str, use: str) -> None:
+    rule = LINEAR_RULES[name]
+    f = ruled(lambda primals, tangents: (nv.sin(primals[0]), rule(primals[0], tangents[0])))
+    if name == "if on a primal" and use not in CONCRETE:
+        with pytest.raises(ConcretizationError):
+            USES[use](f)
+        return
+    nv.random.seed(1)
+    first = nv.tree.leaves(USES[use](f))
+    nv.random.seed(1)
+    for a, b in zip(first, nv.tree.leaves(USES[use](f)), strict=True):  # judged once
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", OTHER_RULES)
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("kind", [nv.custom_jvp, nv.custom_vjp])
+def test_rules_that_are_not_linear_are_refused(name: str, use: str, kind: Any) -> None:
+    rule, why = OTHER_RULES[name]
+    f = ruled(lambda p, t: (nv.sin(p[0]), rule(p[0], t[0])), kind)
+    if kind is nv.custom_vjp and use == "grad":  # its forward-mode rule is not asked for
+        USES[use](f)
+        return
+    with pytest.raises(NuvecError, match=f"jvp rule is not linear in its tangents: .*{why}"):
+        USES[use](f)
+
+
+def test_outputs_that_depend_on_tangents_are_refused() -> None:
+    f = ruled(lambda p, t: (nv.sin(p[0]) + t[0], t[0]))
+    with pytest.raises(NuvecError, match="output 0 depends on them"):
+        nv.jvp(f, (POINT,), (POINT,))
+
+
+def test_if_on_a_tangent_is_refused() -> None:
+    f = ruled(lambda p, t: (nv.sin(p[0]), t[0] if float(t[0].sum()) > 0 else -t[0]))
+    with pytest.raises(ConcretizationError, match="tangent 0 of the jvp rule"):
+        nv.jvp(f, (POINT,), (POINT,))
+
+
+@pytest.mark.parametrize("transform", ["jvp", "compile"])
+def test_outputs_of_the_rule_are_those_of_the_function(transform: str) -> None:
+    def tried(out: Any, tangent: Any) -> Any:
+        f = ruled(lambda p, t: (out(p[0]), tangent(t[0])), nv.custom_vjp)
+        if transform == "jvp":
+            return nv.jvp(f, (POINT,), (POINT,))
+        return nv.compile(f)(POINT)
+
+    with pytest.raises(ShapeError, match=r"output of the function is float32\[3\], and of the jvp"):
+        tried(lambda x: x[:2], lambda t: t[:2])
+    with pytest.raises(TreeError, match=r"the jvp rule returns the output .* must be the same"):
+        tried(lambda x: (x,), lambda t: (t,))
+
+
+def test_a_function_with_an_if_of_its_own() -> None:
+    @nv.custom_jvp
+    def f(x: Any) -> Any:
+        return x * 2 if float(x.sum()) > 0 else x
+
+    f.defjvps(lambda t, out, x: t * 5)
+    np.testing.assert_array_equal(nv.grad(total(f))(POINT), [5.0] * 3)
+    np.testing.assert_array_equal(nv.grad(total(f))(-POINT), [5.0] * 3)

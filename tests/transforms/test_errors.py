@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 
 import nuvec as nv
 from nuvec.core.errors import (
+    ArgumentError,
     AxisError,
     ConcretizationError,
+    DistributedError,
     DtypeError,
     LeakedTracerError,
     NuvecError,
@@ -75,9 +78,114 @@ def fwd(p: Any) -> Any:
     return p["w"] * 2, None
 
 
+def _leaked_group() -> Any:
+    """The group of a mapped axis that is mapped no more."""
+    kept: list[Any] = []
+
+    def f(x: Any) -> Any:
+        kept.append(nv.distributed.axis_group("a"))
+        return x
+
+    nv.vmap(f, axis_name="a")(X)
+    return kept[0]
+
+
+def _leaked_rank() -> Any:
+    kept: list[Any] = []
+
+    def f(x: Any) -> Any:
+        kept.append(nv.distributed.axis_group("a").rank())
+        return x
+
+    nv.vmap(f, axis_name="a")(X)
+    return kept[0]
+
+
+TEXT = {"w": "text"}
+GONE = ("mapped axis 'a'", "return the result from the mapped function instead")
 LEAK = ("was kept from inside", "return it from the function instead")
 ROWS = [
+    # Functions, and which of their arguments are meant
+    *[Row(f"{t.__name__} of no function", lambda t=t: t(3, X), ArgumentError,
+          (f"{t.__name__} takes a function", "got int"))
+      for t in (nv.vjp, nv.linearize, nv.linear_transpose, nv.map, nv.associative_scan)],
+    *[Row(f"{t.__name__} of no function", lambda t=t: t(3), ArgumentError,
+          (f"{t.__name__} takes a function", "got int"))
+      for t in (nv.grad, nv.value_and_grad, nv.jacfwd, nv.jacrev, nv.hessian, nv.vmap, nv.compile,
+                nv.vectorize, nv.checkpoint, nv.make_ir)],
+    Row("jvp of no function", lambda: nv.jvp(3, (X,), (X,)), ArgumentError,
+        ("jvp takes a function", "got int")),
+    *[Row(f"{t.__name__} argnums", lambda t=t: t(lambda x: x.sum(), argnums=2)(X), ArgumentError,
+          (f"{t.__name__} of <lambda>", "argnums=2 names no positional argument", "has 1"))
+      for t in (nv.grad, nv.value_and_grad, nv.jacfwd, nv.jacrev, nv.hessian)],
+    *[Row(f"{t.__name__} argnums twice", lambda t=t: t(lambda x: x, argnums=(0, -1))(X),
+          ArgumentError, (f"{t.__name__} of <lambda>: argnums=(0, -1) names an argument twice",))
+      for t in (nv.grad, nv.value_and_grad, nv.jacfwd, nv.jacrev, nv.hessian)],
+    *[Row(f"{t.__name__} argnums type", lambda t=t: t(lambda x: x, argnums=1.0), ArgumentError,
+          (f"{t.__name__} of <lambda>", "argnums must be an integer or a sequence", "1.0"))
+      for t in (nv.grad, nv.value_and_grad, nv.jacfwd, nv.jacrev, nv.hessian)],
+    Row("argnames", lambda: nv.value_and_grad(lambda x: x, argnames="y")(X), ArgumentError,
+        ("value_and_grad of <lambda>", "argnames='y' must be passed by keyword")),
+    Row("argnames type", lambda: nv.grad(lambda x: x, argnames=3), ArgumentError,
+        ("argnames must be a name or a sequence of names", "3")),
+    *[Row(f"{t.__name__} pair", lambda t=t: t(lambda x: x, has_aux=True)(X), TreeError,
+          (f"{t.__name__} of <lambda>", "has_aux=True", "(output, aux)", "returned Array"))
+      for t in (nv.grad, nv.value_and_grad, nv.jacfwd, nv.jacrev, nv.hessian)],
+    Row("vmap arguments", lambda: nv.vmap(lambda x: x)(X, X), ArgumentError,
+        ("vmap of <lambda>: too many positional arguments", "it takes (x)")),
+    # Outputs and arguments that are no arrays
+    *[Row(f"{t.__name__} of text", lambda t=t: t(lambda p: p)(TEXT), DtypeError,
+          (f"{t.__name__} of <lambda>: argument 'p'['w'] is a str", "pass an Array"))
+      for t in (nv.grad, nv.value_and_grad, nv.jacfwd, nv.jacrev, nv.hessian, nv.vmap, nv.compile,
+                nv.checkpoint, nv.make_ir)],
+    *[Row(f"{t.__name__} output", lambda t=t: t(lambda x: TEXT)(X), DtypeError,
+          (f"{t.__name__} of <lambda>: output['w'] is a str", "pass an Array"))
+      for t in (nv.grad, nv.value_and_grad, nv.jacfwd, nv.jacrev, nv.hessian, nv.vmap, nv.compile,
+                nv.checkpoint, nv.make_ir)],
+    *[Row(f"{t.__name__} of text", lambda t=t: t(lambda p: p, TEXT), DtypeError,
+          (f"{t.__name__} of <lambda>: primals[0]['w'] is a str", "pass an Array"))
+      for t in (nv.vjp, nv.linearize, nv.linear_transpose)],
+    *[Row(f"{t.__name__} output", lambda t=t: t(lambda x: TEXT, X), DtypeError,
+          (f"{t.__name__} of <lambda>: output['w'] is a str", "pass an Array"))
+      for t in (nv.vjp, nv.linearize, nv.linear_transpose)],
+    Row("jvp output", lambda: nv.jvp(lambda x: TEXT, (X,), (X,)), DtypeError,
+        ("jvp of <lambda>: output['w'] is a str", "pass an Array")),
+    Row("stop_gradient of text", lambda: nv.stop_gradient(TEXT), DtypeError,
+        ("stop_gradient: x['w'] is a str", "pass an Array")),
+    # Jacobians
+    Row("jacfwd integer", lambda: nv.jacfwd(lambda p: p["w"])({"w": nv.array([1])}), DtypeError,
+        ("jacfwd of <lambda>: argument 'p'['w'] is int32[1]", ".astype(nv.float32)")),
+    Row("hessian complex", lambda: nv.hessian(lambda x: x.sum())(X * 1j), DtypeError,
+        ("hessian of <lambda>: argument 'x' is complex64[2]", "holomorphic=True where",
+         "real and imaginary parts")),
+    Row("holomorphic of real", lambda: nv.jacrev(lambda x: x, holomorphic=True)(X), DtypeError,
+        ("jacrev of <lambda>: argument 'x' is float32[2]", "leave out holomorphic=True",
+         ".astype(nv.complex64)")),
+    # compile
+    Row("unhashable", lambda: nv.compile(lambda x, y: x, static_argnums=1)(X, [1]), ArgumentError,
+        ("compile of <lambda>", "argument 1 is a list", "hashable", "a tuple")),
+    Row("static_argnums", lambda: nv.compile(lambda x: x, static_argnums=3), ArgumentError,
+        ("compile of <lambda>: static_argnums=[3]", "has 1 positional")),
+    Row("donate_argnums", lambda: nv.compile(lambda x: x, donate_argnums=3), ArgumentError,
+        ("compile of <lambda>: donate_argnums=[3]", "has 1 positional")),
+    Row("static type", lambda: nv.compile(lambda x: x, static_argnums="x"), ArgumentError,
+        ("static_argnums must be an integer", "'x'")),
+    Row("policy", lambda: nv.checkpoint(lambda x: x, policy=3), ArgumentError,
+        ("checkpoint: policy must be a name or a function", "3")),
     # Leaked tracers
+    Row("rank", lambda: np.asarray(_leaked_rank()), LeakedTracerError, GONE),
+    Row("rank, used", lambda: np.asarray(_leaked_rank() + 1), LeakedTracerError, GONE),
+    Row("rank, compiled", lambda: nv.compile(lambda x, r: x + r)(X, _leaked_rank()),
+        LeakedTracerError, GONE),
+    Row("group", lambda: _leaked_group().rank(), DistributedError,
+        ("rank(): the mapped axis 'a' exists only inside the vmap", "axis_group in the mapped")),
+    Row("group barrier", lambda: _leaked_group().barrier(), DistributedError,
+        ("barrier: the mapped axis 'a' exists only inside the vmap",)),
+    Row("group split", lambda: _leaked_group().split(1), DistributedError,
+        ("split of the mapped axis 'a'", "nest two vmaps")),
+    Row("group communicator", lambda: _leaked_group().communicator, LeakedTracerError, GONE),
+    Row("axis_group", lambda: nv.distributed.axis_group("b"), DistributedError,
+        ("axis_group('b')", "no vmap around this call", "axis_name='b'")),
     Row("vmap", lambda: np.asarray(_leaked(lambda f: nv.vmap(f)(X))), LeakedTracerError,
         (*LEAK, "argument 'x' of f")),
     Row("compile", lambda: np.asarray(_leaked(lambda f: nv.compile(f)(X))), LeakedTracerError,
@@ -158,36 +266,11 @@ ROWS = [
         ("bwd's cotangent for argument 0['w'] has shape ()", "(2,)", "must be equal")),
     Row("bwd dtype", _custom(fwd, lambda r, c: ({"w": c.astype(nv.float64)},)), DtypeError,
         ("bwd's cotangent for argument 0['w'] is float64[2]", ".astype('float32')")),
-    # Control flow
-    Row("carry structure", lambda: nv.scan(lambda c, _: ({"b": c["w"]}, None), W, length=2),
-        TreeError, ("the carry", "its next value", "Missing keys: 'w'")),
-    Row("carry shape", lambda: nv.scan(lambda c, _: ({"w": c["w"][:1]}, None), W, length=2),
-        ShapeError, ("output['w'] has shape (2,) in the carry", "(1,)", "must be equal")),
-    Row("carry dtype",
-        lambda: nv.scan(lambda c, _: ({"w": c["w"].astype(nv.float64)}, None), W, length=2),
-        DtypeError, ("output['w'] is float32[2] in the carry", "float64[2]", ".astype")),
-    Row("body no pair", lambda: nv.scan(lambda c, _: c, X, length=2), TreeError,
-        ("must return a pair (next carry, y)", "return carry, None")),
-    Row("scan sizes", lambda: nv.scan(lambda c, _: (c, None), X, {"a": X, "b": nv.ones(3)}),
-        ShapeError, ("xs['a']: 2", "xs['b']: 3")),
-    Row("scan scalar", lambda: nv.scan(lambda c, _: (c, None), X, {"a": 1.0}), ShapeError,
-        ("xs['a'] is a scalar", "leading axis")),
-    Row("branch structure", lambda: nv.cond(X[0] > 0, lambda x: {"a": x}, lambda x: {"b": x}, X),
-        TreeError, ("the false branch", "the true branch", "Missing keys")),
-    Row("branch shape", lambda: nv.cond(X[0] > 0, lambda x: [x], lambda x: [x[0]], X),
-        ShapeError, ("output[0] has shape", "the false branch", "must be equal")),
-    Row("branch dtype",
-        lambda: nv.cond(X[0] > 0, lambda x: [x], lambda x: [x.astype(nv.float64)], X), DtypeError,
-        ("output[0] is float", "the true branch", ".astype")),
-    Row("predicate shape", lambda: nv.cond(X > 0, lambda x: x, lambda x: x, X), ShapeError,
-        ("boolean scalar", "bool[2]", "nv.where")),
-    Row("predicate dtype", lambda: nv.cond(X[0], lambda x: x, lambda x: x, X), DtypeError,
-        ("boolean scalar", "float32[]", "x > 0")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_an_error_says_where_and_what_to_do(row: Row) -> None:
+def check_row(row: Row) -> None:
+    """The error's class, its text, and that it names the line of the call."""
     with pytest.raises(row.error) as caught:
         row.call()
     text = str(caught.value)
@@ -195,8 +278,14 @@ def test_an_error_says_where_and_what_to_do(row: Row) -> None:
         assert part in text, text
     assert isinstance(caught.value, NuvecError)
     lines, first = inspect.getsourcelines(row.call)
-    named = [f"test_errors.py:{first + k} (in " for k in range(len(lines))]
+    file = os.path.basename(row.call.__code__.co_filename)
+    named = [f"{file}:{first + k} (in " for k in range(len(lines))]
     assert any(place in text for place in named), f"{text}\nnames none of {named}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_an_error_says_where_and_what_to_do(row: Row) -> None:
+    check_row(row)
 
 
 def test_a_line_inside_a_traced_function_is_the_one_that_is_named() -> None:

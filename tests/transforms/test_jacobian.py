@@ -86,7 +86,7 @@ def test_holomorphic() -> None:
 def test_integers_are_refused() -> None:
     with pytest.raises(TypeError, match="float32"):
         nv.jacfwd(lambda n: n * 2.0)(nv.array([1, 2]))
-    with pytest.raises(TypeError, match="the output"):
+    with pytest.raises(TypeError, match="output is"):
         nv.jacrev(lambda x: x > 0)(x)
 
 

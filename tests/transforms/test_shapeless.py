@@ -61,7 +61,8 @@ def test_several_arguments_and_other_shapes() -> None:
     ("f", "why"),
     [
         (lambda x: x.sum() if x.shape[0] < 4 else x.sum() * 2, "numbers of equations"),
-        (lambda x: x * nv.arange(x.shape[0])[:, None], "constant array"),
+        (lambda x: x * nv.array([[i * i] for i in range(x.shape[0])]), "constant array"),
+        (lambda x: x * nv.array([[i % 7] for i in range(x.shape[0])]), "something else"),
         (lambda x: x.sum() / float(x.shape[0]) ** 0.5, "constant"),
         (lambda x: x[: x.shape[0] // 2], "do not follow"),
         (lambda x: x[:100], "something else|do not follow"),
@@ -88,3 +89,29 @@ def test_captures_and_gradients_of_it() -> None:
     scale += 1
     assert compiled(nv.ones((5, 1))).item() == 15
     assert nv.grad(lambda x: compiled(x).sum())(nv.ones((7, 1))).tolist() == [[3.0]] * 7
+
+
+def test_positions_along_the_leading_axis() -> None:
+    def f(x: Any) -> Any:
+        n = x.shape[0]
+        return x * nv.arange(n)[:, None] + nv.arange(n - 1, -1, -1)[:, None]
+
+    compiled = nv.compile(f, shapeless=True)
+    for n in (2, 3, 7, 40):
+        np.testing.assert_array_equal(compiled(nv.ones((n, 2))), f(nv.ones((n, 2))))
+    assert len(compiled._bases) == 1
+
+
+def test_draws_in_a_loop_as_long_as_the_leading_axis() -> None:
+    def f(xs: Any) -> Any:
+        noisy = nv.scan(lambda c, x: (c + x * nv.random.uniform(), c), nv.zeros(2), xs)
+        return noisy, nv.random.uniform()
+
+    compiled = nv.compile(f, shapeless=True)
+    for n in (2, 3, 7, 40):
+        found = []
+        for g in (f, compiled):
+            nv.random.seed(n)
+            found.append([*nv.tree.leaves(g(nv.ones((n, 2)))), nv.random.uniform()])
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_array_equal(a, b)

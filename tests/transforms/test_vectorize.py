@@ -79,11 +79,88 @@ def test_keywords_and_excluded() -> None:
     np.testing.assert_array_equal(g(a, b, "sub"), a - b)
     np.testing.assert_array_equal(g(a, b, how="sub", scale=2.0), (a - b) * 2)
     np.testing.assert_array_equal(nv.vectorize(f, excluded={2})(a, b, "sub"), a - b)
-    with pytest.raises(TypeError, match=r"keyword-only arguments \['scale'\]"):
-        nv.vectorize(f)(a, b, scale=2.0)
-    with pytest.raises(TypeError, match="excluded must be positions or argument names"):
-        nv.vectorize(f, excluded={-1})
     assert nv.vectorize(f, excluded={"how"}).__name__ == "f"
+
+
+EXCLUDED: list[set[int | str]] = [{"p"}, {1}, {"p", 1}]
+CALLS = {  # of f(x, p, y): what is excluded in the middle, and passed in every way
+    "positions": lambda g, x, p, y: g(x, p, y),
+    "last by keyword": lambda g, x, p, y: g(x, p, y=y),
+    "excluded by keyword": lambda g, x, p, y: g(x, p=p, y=y),
+    "keywords": lambda g, x, p, y: g(y=y, p=p, x=x),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("signature", [None, "(),(n)->(n)"])
+@pytest.mark.parametrize("excluded", EXCLUDED, ids=["name", "position", "both"])
+def test_an_argument_is_excluded_however_it_is_passed(
+    excluded: set[int | str], signature: str | None, call: str
+) -> None:
+    def f(x: Any, p: Any = (1, 2), y: Any = 3.0) -> Any:
+        assert isinstance(p, tuple)  # as it was passed
+        return x * p[0] + y * p[1]
+
+    x, y = np.arange(6.0).reshape(2, 3), np.arange(3.0)
+    g = nv.vectorize(f, excluded=excluded, signature=signature)
+    core = y if signature is None else y[:1]
+    expected = x * 4 + core * 5 if signature is None else x[..., None] * 4 + core * 5
+    np.testing.assert_array_equal(CALLS[call](g, x, (4, 5), core), expected)
+
+
+@pytest.mark.parametrize("excluded", EXCLUDED, ids=["name", "position", "both"])
+def test_an_excluded_argument_may_be_left_out(excluded: set[int | str]) -> None:
+    def f(x: Any, p: Any = (1, 2), y: Any = 3.0) -> Any:
+        return x * p[0] + y * p[1]
+
+    x = np.arange(3.0)
+    g = nv.vectorize(f, excluded=excluded)
+    np.testing.assert_array_equal(g(x), x + 6)
+    np.testing.assert_array_equal(g(x, y=x[:, None]), x + 2 * x[:, None])
+    np.testing.assert_array_equal(g(y=x, x=1), 1 + 2 * x)
+
+
+def test_keyword_only_arguments_and_those_without_a_name() -> None:
+    def f(*xs: Any, scale: Any = 1.0, **rest: Any) -> Any:
+        assert xs[1] == "text" and rest.get("how") in (None, "up")
+        return xs[0] * scale + rest.get("shift", 0.0)
+
+    x = np.arange(3.0)
+    g = nv.vectorize(f, excluded={1, "how"})
+    np.testing.assert_array_equal(g(x, "text", scale=x), x * x)
+    np.testing.assert_array_equal(g(x, "text", how="up", shift=x[:, None]), x + x[:, None])
+    with_core = nv.vectorize(f, excluded={1, "how"}, signature="(),(n)->(n)")
+    np.testing.assert_array_equal(with_core(x, "text", scale=x), x[:, None] * x)
+
+
+def test_numpys_own_example_of_excluded() -> None:
+    def mypolyval(p: Any, x: Any) -> Any:
+        result = p[0]
+        for c in p[1:]:
+            result = result * x + c
+        return result
+
+    for excluded in ({0}, {"p"}):
+        g = nv.vectorize(mypolyval, excluded=excluded)
+        assert g([1, 2, 3], x=np.array([0, 1])).tolist() == [3, 6]
+        assert g(p=[1, 2, 3], x=np.array([0, 1])).tolist() == [3, 6]
+
+
+@pytest.mark.parametrize(
+    ("excluded", "text"),
+    [
+        ({-1}, "excluded must be positions or argument names, got -1"),
+        ({True}, "excluded must be positions or argument names, got True"),
+        ("how", r"excluded must be a set .* got 'how'; write \{'how'\}"),
+        (1, r"excluded must be a set .* got 1; write \{1\}"),
+        ({2}, r"excluded=\{2\} names \[2\], and the arguments are \['x', 'y'\]"),
+        ({"hwo"}, r"names \['hwo'\], and the arguments are \['x', 'y'\]"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_excluded(excluded: Any, text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        nv.vectorize(lambda x, y: x + y, excluded=excluded)
 
 
 def test_under_transforms() -> None:

@@ -1,14 +1,14 @@
 """The default random stream: keys for code that passes none.
 
-Outside a traced function the k-th draw uses `fold_in(key(seed), k)`: another key at every draw,
-and nothing that grows.  Inside a symbolic trace a draw must not bake in a constant:
+The draw at position p of the stream uses `fold_in(key(seed), p)`: another key at every draw, and
+nothing that grows.  A symbolic trace must not bake in a constant, and draws what the same function
+draws without it:
 
-- In a scope (compile, scan, ...) the keys derive from one base key, an input of the scope that
-  its caller draws at every call: the k-th draw recorded in it uses `fold_in(base, k)`.
-- Under vmap each element folds in its own index, a batched input of the mapped function.
-
-So a compiled function draws once from the default stream at each call, and its numbers differ
-from those of the same function uncompiled.
+- A scope (compile, checkpoint, a branch, a step of scan, ...) has the stream's key and position as
+  inputs.  Its k-th draw is at `position + k`, and its caller's position moves on by as many as it
+  has.  A branch of cond counts as its longest; a while_loop, whose steps are not known, as one
+  draw, from which a stream of its own begins.
+- Under vmap each element folds its own index into the key: a batched input of the mapped function.
 
 The seed is 0 until `seed` sets another, so that all ranks of a group start alike.
 """
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,23 +27,37 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.errors import ConcretizationError
-from nuvec.core.ir import aval
-from nuvec.core.node import Trace, constant, context
+from nuvec.core.ir import Aval, aval
+from nuvec.core.node import Node, Trace, constant, context
 from nuvec.core.ops import philox
+from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.random import as_words, random_fold_in_p, uint64_constant
 from nuvec.core.primitive import placeholder
 from nuvec.core.traceback import filtered, format_user_frame
 
 
-class _RandomSource:
-    """What a scope's random base key is captured from: `next_key()` of whoever calls it."""
+class _RandomKey:
+    """The source of a scope's stream key, as a capture: the key of whoever calls it."""
 
     def __repr__(self) -> str:
-        return "RANDOM_SOURCE"
+        return "RANDOM_KEY"
 
 
-RANDOM_SOURCE = _RandomSource()
+RANDOM_KEY = _RandomKey()
+
+
+@dataclass(eq=False)
+class RandomPosition:
+    """The source of a scope's position in the stream, as a capture: where its caller is.
+
+    count -- by how many positions the scope's draws move the caller on
+    """
+
+    count: int = 0
+
+
 _KEY = aval((2,), dtypes.uint64)
+_POSITION = aval((), dtypes.uint64)
 _WORD = 2**64 - 1
 
 
@@ -85,7 +100,7 @@ class Stream:
         self._lock = threading.Lock()
         self._seed = seed
         self._drawn = 0
-        self._key: np.ndarray | None = None  # of the seed; computed at the first draw
+        self._key: Node | None = None  # of the seed; computed at the first draw
 
     def seed(self, seed: int) -> None:
         with self._lock:
@@ -99,14 +114,14 @@ class Stream:
         with self._lock:
             self._seed, self._drawn, self._key = state.seed, state.drawn, None
 
-    def next_key(self) -> Array:
-        """The next key, a constant."""
+    def take(self, count: int) -> tuple[Node, int]:
+        """The stream's key and the first of `count` positions that are the caller's alone."""
         with self._lock:
             if self._key is None:
-                self._key = seed_key(self._seed)
-            key, number = self._key, self._drawn
-            self._drawn += 1
-        return Array(constant(_fold(key, number), _KEY))
+                self._key = constant(seed_key(self._seed), _KEY)
+            position = self._drawn
+            self._drawn += count
+            return self._key, position
 
 
 _process = Stream()
@@ -205,28 +220,97 @@ def _refuse_symbolic(name: str, advice: str) -> None:
 
 def next_key() -> Array:
     """The key of the next draw from the default stream, whatever is being traced."""
+    if context.symbolic:
+        return random_fold_in_p.bind(*take(1))
+    key, number = _current.stream.take(1)
+    return Array(constant(_fold(key.value, number), _KEY))
+
+
+def take(count: int) -> tuple[Array, Array]:
+    """The stream's key, uint64 [2], and the first of its next `count` positions, uint64 []: they
+    are the caller's alone."""
     traces = context.traces
     scope = context.scope
     if scope is None:
-        key = _current.stream.next_key()
+        node, number = _current.stream.take(count)
+        key, position = Array(node), Array(constant(np.asarray(number, np.uint64), _POSITION))
     else:
-        key = _scope_key(scope)
+        key, position = _scope_stream(scope, count)
         traces = traces[traces.index(scope) + 1 :]
     for trace in traces:
         if trace.mode == "vmap":
-            key = random_fold_in_p.bind(key, _element_index(trace))
-    return key
+            key = _element_key(trace, key)
+    return key, position
 
 
-def _scope_key(scope: Trace) -> Array:
-    """The next key of a scope: its base key, an input, with the number of the draw folded in."""
-    found = scope.captures.get("random")
-    if found is None:
-        node = placeholder(scope, _KEY, "the random stream")
-        found = scope.captures["random"] = (RANDOM_SOURCE, node)
-    number = scope.random or 0
-    scope.random = number + 1
-    return random_fold_in_p.bind(Array(found[1]), uint64_constant(number))
+@contextmanager
+def draws_undone() -> Iterator[None]:
+    """The stream is where it was before, afterwards: for what is recorded only to be looked at."""
+    scope = context.scope
+    found = None if scope is None else scope.captures.get(_SOURCE)
+    count = 0 if found is None else found[0].count
+    try:
+        with stream_set(Stream()):
+            yield
+    finally:
+        if scope is not None and _SOURCE in scope.captures:
+            scope.captures[_SOURCE][0].count = count
+
+
+def _scope_stream(scope: Trace, count: int) -> tuple[Array, Array]:
+    """The key of a scope's stream, an input, and where in it the scope has got to."""
+    if _SOURCE not in scope.captures:
+        node = placeholder(scope, _KEY, "the random stream's key")
+        scope.captures[_STREAM] = (RANDOM_KEY, node)
+        node = placeholder(scope, _POSITION, "the random stream's position")
+        scope.captures[_SOURCE] = (RandomPosition(), node)
+    source, start = scope.captures[_SOURCE]
+    number = source.count
+    source.count += count
+    position = Array(start)
+    if number:
+        position = add(position, uint64_constant(number))
+    return Array(scope.captures[_STREAM][1]), position
+
+
+_STREAM, _SOURCE = "random key", "random position"  # where a scope keeps them among its captures
+
+
+def _element_key(trace: Trace, key: Array) -> Array:
+    """The key of the mapped element's stream."""
+    place = (_STREAM, id(key._node))
+    if place not in trace.captures:
+        folded = random_fold_in_p.bind(key, _element_index(trace))
+        trace.captures[place] = (key, folded._node)
+    return Array(trace.captures[place][1])
+
+
+def source_aval(source: Any) -> Aval:
+    """What a captured source gives: the stream's key, its position, or an Array's."""
+    if source is RANDOM_KEY:
+        return _KEY
+    return _POSITION if isinstance(source, RandomPosition) else source._node.aval
+
+
+def source_id(source: Any) -> Any:
+    """Equal for captures of several bodies that are one input of their equation."""
+    return RandomPosition if isinstance(source, RandomPosition) else id(source)
+
+
+def drawn(sources: Iterable[Any]) -> int:
+    """How many positions of the stream a scope with these captures uses."""
+    return sum(s.count for s in sources if isinstance(s, RandomPosition))
+
+
+def read_sources(sources: Sequence[Any]) -> list[Array]:
+    """The arrays a scope's captures are now; the caller's stream moves on."""
+    if RANDOM_KEY not in sources:
+        return list(sources)
+    key, position = take(drawn(sources))
+    return [
+        key if s is RANDOM_KEY else position if isinstance(s, RandomPosition) else s
+        for s in sources
+    ]
 
 
 def _element_index(trace: Trace) -> Array:
@@ -239,14 +323,20 @@ def _element_index(trace: Trace) -> Array:
 
 
 __all__ = [
-    "RANDOM_SOURCE",
+    "RANDOM_KEY",
+    "RandomPosition",
     "Stream",
     "StreamState",
+    "drawn",
     "get_state",
     "next_key",
+    "read_sources",
     "root_key",
     "seed",
     "seed_key",
     "set_state",
+    "source_aval",
+    "source_id",
     "stream_set",
+    "take",
 ]

@@ -259,7 +259,7 @@ def _masked_product_vjp(i: int, g: Array, out: Array, c: Array, d: Array) -> Arr
 
 masked_product_p = Primitive(
     "masked_product", _masked_product_lower, elementwise_rule("masked_product"), "elementwise",
-    jvp=_masked_product_jvp, vjp=_masked_product_vjp, out=True, selects=True,
+    jvp=_masked_product_jvp, vjp=_masked_product_vjp, linear="each", out=True, selects=True,
 )  # fmt: skip
 masked_product = binary(
     masked_product_p,

@@ -12,12 +12,14 @@ from nuvec.core.array import Array, operand
 from nuvec.core.ir import Aval, aval
 from nuvec.core.node import LITERAL, Node, constant
 from nuvec.core.primitive import ZERO, Primitive
+from nuvec.core.traceback import filtered
 
 stop_gradient_p = Primitive(
     "stop_gradient", lambda x: x, lambda x: x, "view", derivatives=(ZERO,)
 )  # fmt: skip
 
 
+@filtered
 def stop_gradient(x: Any) -> Any:
     """`x` (an Array or a tree of them) as a constant for differentiation.
 
@@ -28,7 +30,9 @@ def stop_gradient(x: Any) -> Any:
     >>> nv.grad(lambda x: x * nv.stop_gradient(x))(3.0)
     array(3., dtype=float32)
     """
-    return tree.map(lambda leaf: stop_gradient_p.bind(operand(leaf, "stop_gradient's operand")), x)
+    paths, structure = tree.flatten_with_path(x)
+    operands = [operand(leaf, f"stop_gradient: x{tree.keystr(path)}") for path, leaf in paths]
+    return tree.unflatten(structure, [stop_gradient_p.bind(a) for a in operands])
 
 
 def _after(name: str) -> Primitive:

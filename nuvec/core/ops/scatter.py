@@ -107,8 +107,12 @@ def _scatter(name: str, ufunc: Any, weights: Any, selects: bool) -> Primitive:
     # As for maximum, what is not selected gets an exact zero even of an infinite cotangent.
     jvp, vjp = _derived(weights, masked_product if selects else multiply)
     primitive: Primitive
-    primitive = Primitive(name, _lower(ufunc), scatter_rule, "gather", jvp=jvp, vjp=vjp,
-                          vmap=scatter_vmap(lambda: primitive), selects=selects)  # fmt: skip
+    primitive = Primitive(
+        name, _lower(ufunc), scatter_rule, "gather", jvp=jvp, vjp=vjp,
+        # Of given factors the product is linear in what is multiplied.
+        linear=None if selects else "each", linear_operands=(0,),
+        vmap=scatter_vmap(lambda: primitive), selects=selects,
+    )  # fmt: skip
     return primitive
 
 

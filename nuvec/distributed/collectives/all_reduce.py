@@ -63,7 +63,8 @@ _sum_jvp, _sum_vjp = linear_rules(
 
 all_sum_p: Primitive = Primitive(
     "all_sum", _lower_sum, _sum_rule, "effect", jvp=_sum_jvp, vjp=_sum_vjp, vmap=_sum_vmap,
-    axis=along_axis(lambda x, **params: fold_sum_p.bind(x), None), multiple=True, effect=True,
+    axis=along_axis(lambda x, **params: fold_sum_p.bind(x), None), linear="joint", multiple=True,
+    effect=True,
 )  # fmt: skip
 
 
@@ -208,7 +209,7 @@ def _broadcast_lower(*values: Any, group: Group, active: bool, root: int) -> tup
 broadcast_p: Primitive = Primitive(
     "broadcast", _broadcast_lower, _broadcast_rule, "effect", jvp=_broadcast_jvp,
     vjp=_broadcast_vjp, vmap=_broadcast_vmap, axis=along_axis(_broadcast_axis, None),
-    multiple=True, effect=True,
+    linear="joint", multiple=True, effect=True,
 )  # fmt: skip
 
 

@@ -74,7 +74,8 @@ def _gather_axis(x: Array, **params: Any) -> Array:
 
 all_gather_p: Primitive = Primitive(
     "all_gather", _gather_lower, _gather_rule, "effect", jvp=_gather_jvp, vjp=_gather_vjp,
-    vmap=_gather_vmap, axis=along_axis(_gather_axis, None), multiple=True, effect=True,
+    vmap=_gather_vmap, axis=along_axis(_gather_axis, None), linear="joint", multiple=True,
+    effect=True,
 )  # fmt: skip
 
 
@@ -132,7 +133,8 @@ def _scatter_axis(x: Array, **params: Any) -> Array:
 
 sum_scatter_p: Primitive = Primitive(
     "sum_scatter", _scatter_lower, _scatter_rule, "effect", jvp=_scatter_jvp, vjp=_scatter_vjp,
-    vmap=_scatter_vmap, axis=along_axis(_scatter_axis, 0), multiple=True, effect=True,
+    vmap=_scatter_vmap, axis=along_axis(_scatter_axis, 0), linear="joint", multiple=True,
+    effect=True,
 )  # fmt: skip
 
 
@@ -175,7 +177,8 @@ def _exchange_axis(x: Array, **params: Any) -> Array:
 
 all_to_all_p: Primitive = Primitive(
     "all_to_all", _exchange_lower, _exchange_rule, "effect", jvp=_exchange_jvp, vjp=_exchange_vjp,
-    vmap=_exchange_vmap, axis=along_axis(_exchange_axis, 0), multiple=True, effect=True,
+    vmap=_exchange_vmap, axis=along_axis(_exchange_axis, 0), linear="joint", multiple=True,
+    effect=True,
 )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def _scattered(x: Array, sources: list[int]) -> Array:
 
 permute_p: Primitive = Primitive(
     "permute", _lower, _rule, "effect", jvp=_jvp, vjp=_vjp, vmap=_vmap,
-    axis=along_axis(_axis, 0), multiple=True, effect=True,
+    axis=along_axis(_axis, 0), linear="joint", multiple=True, effect=True,
 )  # fmt: skip
 
 

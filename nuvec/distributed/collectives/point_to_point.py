@@ -86,7 +86,7 @@ def _send_vmap(size: int, axes: Sequence[int | None], *operands: Array, **params
 send_p: Primitive = Primitive(
     "send", _send_lower, _send_rule, "effect", jvp=_send_jvp, vjp=_send_vjp, vmap=_send_vmap,
     axis=lambda size, axes, *operands, group, **params: _refuse_axis("send", group),
-    multiple=True, effect=True,
+    linear="joint", multiple=True, effect=True,
 )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def _recv_vmap(
 recv_p: Primitive = Primitive(
     "recv", _recv_lower, _recv_rule, "effect", jvp=_recv_jvp, vjp=_recv_vjp, vmap=_recv_vmap,
     axis=lambda size, axes, *operands, group, **params: _refuse_axis("recv", group),
-    multiple=True, effect=True,
+    linear="joint", multiple=True, effect=True,
 )  # fmt: skip
 
 

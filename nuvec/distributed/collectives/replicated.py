@@ -79,7 +79,7 @@ sum_gradients_p: Primitive = Primitive(
     "sum_gradients", _gradients_lower, _gradients_rule, "effect", jvp=_gradients_jvp,
     vjp=_gradients_vjp, vmap=_gradients_vmap,
     axis=along_axis(lambda x, **params: axis_sum_gradients_p.bind(x), 0),
-    multiple=True, effect=True,
+    linear="joint", multiple=True, effect=True,
 )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _partials_vmap(size: int, axes: Sequence[int | None], *operands: Array, **pa
 sum_partials_p: Primitive = Primitive(
     "sum_partials", _lower_sum, _sum_rule, "effect", jvp=_partials_jvp, vjp=_partials_vjp,
     vmap=_partials_vmap, axis=along_axis(lambda x, **params: axis_sum_partials_p.bind(x), 0),
-    multiple=True, effect=True,
+    linear="joint", multiple=True, effect=True,
 )  # fmt: skip
 
 

@@ -19,8 +19,7 @@ class Dropout(Module):
 
     - A run that was interrupted goes on with the masks it would have had, from
       `nv.random.get_state()` and `set_state`, saved and restored with parameters and optimizer.
-    - A compiled function draws one key from the default stream at each call and derives its own
-      from it: its masks are others than those of the same steps uncompiled.
+    - A compiled or checkpointed step draws the masks of the same step without.
     - The default streams of all ranks are alike: the ranks of a group drop the same places of
       their parts of the batch, and the layers of a sharded model agree. For masks that differ,
       pass a key with the rank folded in: `nv.random.fold_in(key, group.rank())`.
