@@ -12,7 +12,9 @@ from typing import Any
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array
-from nuvec.core.ops.shape import reshape_p
+from nuvec.core.ops.differentiation import zeros_of
+from nuvec.core.ops.indexing import update_slice_p
+from nuvec.core.ops.shape import move_axis, reshape_p
 from nuvec.core.ops.structure import concatenate_p, slice_axis
 from nuvec.core.primitive import Primitive
 
@@ -38,6 +40,24 @@ def batch_separately(
         part = primitive.bind(*mine, **params)
         parts.append(reshape_p.bind(part, shape=(1, *part.shape)))
     return (concatenate_p.bind(*parts, axis=0) if size > 1 else parts[0]), 0
+
+
+def in_rank_order(x: Array, axis: int | None, view: bool = False) -> tuple[Array, int | None]:
+    """A batched value laid out as ranks have theirs, each element for itself: the batch first, and
+    in memory too, so that the sum of an element is taken in the order of a rank's.  A `view` keeps
+    the order of what it shows."""
+    if axis is None or axis == 0:
+        return x, axis
+    moved = move_axis(x, axis, 0)
+    return (moved if view else in_c_order(moved)), 0
+
+
+def in_c_order(x: Array) -> Array:
+    """`x`, copied into C order."""
+    if x.ndim < 2:
+        return x
+    zeros, ones = (0,) * x.ndim, (1,) * x.ndim
+    return update_slice_p.bind(zeros_of(x.aval), x, start=zeros, stop=x.shape, step=ones)
 
 
 def _element(x: Array, axis: int | None, i: int) -> Array:

@@ -30,7 +30,7 @@ from nuvec.core.walk import Step, marked_graph
 from nuvec.transforms.arguments import arrays_of, bind_arguments, label_of, require_function
 from nuvec.transforms.axis import Axis, axis_of, new_axis, walked_axis, walking
 from nuvec.transforms.mapped import argument_axes, place_outputs, size_of
-from nuvec.transforms.separate import batch_separately, is_separate
+from nuvec.transforms.separate import MOST, batch_separately, in_rank_order, is_separate
 
 Batched = tuple[Array, int | None]  # an array and its batch axis; None: the same for all elements
 
@@ -51,6 +51,9 @@ def _walk(
     axis: Axis | None,
 ) -> None:  # fmt: skip
     tuples: dict[Node, list[Batched]] = {}
+
+    def laid_out(x: Array, batch: int | None, view: bool) -> Batched:
+        return (x, batch) if axis is None or size > MOST else in_rank_order(x, batch, view)
 
     def read(node: Node) -> Batched:
         found = environment.get(node)
@@ -105,9 +108,9 @@ def _walk(
         else:  # elementwise
             outs, out_axes = batch_elementwise(primitive, size, axes, arrays, node.params)
         if primitive.multiple:
-            tuples[node] = list(zip(outs, out_axes, strict=True))
+            tuples[node] = [laid_out(x, a, False) for x, a in zip(outs, out_axes, strict=True)]
         else:
-            environment[node] = (outs, out_axes)
+            environment[node] = laid_out(outs, out_axes, primitive.kind == "view")
 
 
 def run_batched(
@@ -129,6 +132,8 @@ def run_batched(
             if axis is None:
                 inputs.append(Array(array._node))
                 continue
+            if mapped is not None and size <= MOST:
+                array, axis = in_rank_order(array, axis)[0], 0
             shape = array.shape[:axis] + array.shape[axis + 1 :]
             label = names[i] if names else f"argument {i} of {name}"
             node = placeholder(trace, aval(shape, array.dtype, array.aval.weak), label)

@@ -117,3 +117,22 @@ def test_bits_of_random_programs(block: int, gradient: bool, slow: bool) -> None
         for rank, expected in enumerate(run_local(on_rank, case.ranks)):
             for a, b in zip(found, expected, strict=True):
                 assert same_bits(np.asarray(a)[rank], b), f"seed {seed} rank {rank}\n{case}"
+
+
+def test_results_are_laid_out_as_those_of_ranks() -> None:
+    """What has its batch elsewhere in memory is summed in the order of a rank's."""
+    whole = RANDOM.standard_normal((4, 300, 28))
+
+    def steps(g: Any, x: Any) -> Any:
+        _, ys = nv.scan(lambda c, row: (c + row, nv.tanh(c)), x[0], x)
+        exchanged = [nd.all_to_all(x[:4, k], g) @ x[:4, k + 1] for k in range(20)]
+        return nd.all_sum(ys.sum(), g), ys.sum(), exchanged
+
+    def on_rank(g: Any) -> list[np.ndarray]:
+        return [np.asarray(leaf) for leaf in nv.tree.leaves(steps(g, from_numpy(whole[g.rank()])))]
+
+    mapped = nv.vmap(lambda x: steps(nd.axis_group("i"), x), axis_name="i", in_axes=1)
+    found = nv.tree.leaves(mapped(np.ascontiguousarray(whole.swapaxes(0, 1))))
+    for rank, expected in enumerate(run_local(on_rank, 4)):
+        for a, b in zip(found, expected, strict=True):
+            assert same_bits(np.asarray(a)[rank], b)

@@ -21,6 +21,7 @@ from nuvec.distributed.collectives.common import (
     linear_rules,
 )  # fmt: skip
 from nuvec.distributed.group import Group
+from nuvec.transforms.separate import in_c_order
 
 
 def _batch_second(
@@ -172,7 +173,7 @@ def _exchange_vmap(size: int, axes: Sequence[int | None], *operands: Array, **pa
 def _exchange_axis(x: Array, **params: Any) -> Array:
     n = x.shape[0]
     blocks = reshape(x, (n, n, x.shape[1] // n, *x.shape[2:]))  # from, to, ...
-    return reshape(move_axis(blocks, 0, 1), x.shape)
+    return in_c_order(reshape(move_axis(blocks, 0, 1), x.shape))
 
 
 all_to_all_p: Primitive = Primitive(
