@@ -363,13 +363,13 @@ def operand(x: Any, name: str = "an operand") -> Array:
     if kind is Array:
         return x
     if kind in _SCALARS:
-        return literal(x, dtypes.scalar_dtype(x), True)
+        return _weak(x, name)
     if isinstance(x, Array):
         return x
     if isinstance(x, np.ndarray | np.generic):
         return from_numpy(x)
     if isinstance(x, bool | int | float | complex):
-        return literal(x, dtypes.scalar_dtype(x), True)
+        return _weak(x, name)
     if hasattr(x, "__nuvec_array__"):
         return x.__nuvec_array__()
     hint = (
@@ -378,6 +378,19 @@ def operand(x: Any, name: str = "an operand") -> Array:
         else ("pass an Array, a NumPy array or a Python scalar")
     )
     raise DtypeError(f"{name} is a {kind.__name__}, not an array; {hint}")
+
+
+def _weak(x: Any, name: str) -> Array:
+    """A Python scalar in its own dtype, to give way to others'."""
+    dtype = dtypes.scalar_dtype(x)
+    try:
+        return literal(x, dtype, True)
+    except DtypeError:  # only an int has no place in its own dtype
+        wide = [d for d in ("int64", "uint64") if np.iinfo(d).min <= x <= np.iinfo(d).max]
+        raise DtypeError(
+            f"{name}: the int {x} is out of range for {dtypes.name(dtype)}, the dtype of "
+            f"a Python int by itself; {f'pass np.{wide[0]}({x})' if wide else 'no dtype holds it'}"
+        ) from None
 
 
 _SCALARS = frozenset((bool, int, float, complex))

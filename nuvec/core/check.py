@@ -7,7 +7,9 @@ equation came from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,8 +22,10 @@ from nuvec.core.printer import Names, format_eqn
 __all__ = ["check_ir"]
 
 
-def check_ir(ir: IR) -> None:
+def check_ir(ir: IR, lines: Mapping[Eqn, int] | None = None) -> None:
     """Raise IRError unless the IR is well-formed.
+
+    lines -- of an IR read from text: the line of each equation, for messages
 
     Every variable is defined before it is used, and once. Every equation has as many outputs,
     of the shapes and dtypes, as its primitive's shape rule gives for its inputs. Literals and
@@ -37,14 +41,15 @@ def check_ir(ir: IR) -> None:
         ...
     nuvec.core.errors.IRError: the outputs use a (float32[3]), which is not defined before.
     """
-    _Checker(ir, "", set()).check()
+    _Checker(ir, "", set(), lines or {}).check()
 
 
 class _Checker:
-    def __init__(self, ir: IR, within: str, seen: set[int]) -> None:
+    def __init__(self, ir: IR, within: str, seen: set[int], lines: Mapping[Eqn, int]) -> None:
         self.ir = ir
         self.within = within  # which IR of which equation this is; "" for the outermost
         self.seen = seen  # the records whose IRs are checked
+        self.lines = lines
         self.names = Names(ir)
         self.defined: set[Var] = set()
 
@@ -107,7 +112,7 @@ class _Checker:
             )
         for name, ir in inner:
             within = f" in the parameter {name} of {primitive.name}{self.within}"
-            _Checker(ir, within, self.seen).check()
+            _Checker(ir, within, self.seen, self.lines).check()
         self.check_call(eqn, inner)
         self.check_avals(eqn)
         self.define(eqn.outputs, "the outputs of the equation", eqn)
@@ -116,11 +121,15 @@ class _Checker:
         """The outputs are what the shape rule says."""
         given = tuple(atom.aval for atom in eqn.inputs)
         operands = ", ".join(map(repr, given))
+        refuses = "lowering"
         try:
+            # A shape rule may be one for many primitives, and take whatever it is given.
+            _calling(eqn.primitive.lower)(*given, **eqn.params)
+            refuses = "shape rule"
             found = eqn.primitive.shape_rule(*given, **eqn.params)
         except Exception as error:
             self.fail(
-                f"the shape rule of {eqn.primitive.name} refuses ({operands}): "
+                f"the {refuses} of {eqn.primitive.name} refuses ({operands}): "
                 f"{type(error).__name__}: {error}",
                 eqn,
                 error,
@@ -179,10 +188,25 @@ class _Checker:
     ) -> NoReturn:
         text = message + self.within
         if eqn is not None:
+            if eqn in self.lines:
+                text = f"line {self.lines[eqn]} of the IR's text: {text}"
             text += "\n    " + format_eqn(eqn, self.names).replace("\n", "\n    ")
             text += f"\nrecorded at {eqn.source}" if eqn.source else ""
             raise IRError(text) from cause
         raise IRError(f"{text}.") from cause
+
+
+@lru_cache(maxsize=1024)
+def _calling(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that raises TypeError for operands and parameters that a lowering cannot take."""
+    if isinstance(lower, np.ufunc):
+        names = [inspect.Parameter(f"x{i}", inspect.Parameter.POSITIONAL_ONLY)
+                 for i in range(lower.nin)]  # fmt: skip
+        return inspect.Signature(names).bind
+    try:
+        return inspect.signature(lower).bind
+    except ValueError:  # written in C, and silent on what it takes
+        return lambda *operands, **params: None
 
 
 def _communicates(eqn: Eqn) -> bool:

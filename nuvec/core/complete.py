@@ -1,8 +1,14 @@
-"""What a primitive's record must have: its kinds, the values that stand for a rule, the check."""
+"""What a primitive's record must have: its kinds, the values that stand for a rule, the check; and
+what `bind` takes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+
+from nuvec.core.array import Array
+from nuvec.core.errors import ArgumentError
 
 if TYPE_CHECKING:
     from nuvec.core.primitive import Primitive
@@ -37,18 +43,32 @@ Kind = Literal[
 ]
 
 
-def check_complete(p: Primitive) -> None:
-    """Raise ValueError, naming what is missing or amiss, unless a record has all its rules."""
+# A primitive's name in the text of an IR: identifiers with dots between them.
+NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
-    def refuse(what: str) -> None:
-        raise ValueError(f"Primitive({p.name!r}): {what}")
+
+def check_name(name: object) -> None:
+    """Raise ArgumentError unless text can carry a primitive's name."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ArgumentError(
+            f"Primitive({name!r}): its name must be a str of identifiers with dots between them, "
+            "as in 'mylib.softplus', so that the text of an IR is read back"
+        )
+
+
+def check_complete(p: Primitive) -> None:
+    """Raise ArgumentError (a ValueError), naming what is missing or amiss, unless a record has
+    all its rules."""
+
+    def refuse(what: str) -> NoReturn:
+        raise ArgumentError(f"Primitive({p.name!r}): {what}")
 
     if p.kind not in get_args(Kind):
         refuse(f"kind={p.kind!r} is none of {', '.join(map(repr, get_args(Kind)))}")
     for rule in ("lower", "shape_rule"):
         if not callable(getattr(p, rule)):
             refuse(f"{rule} must be a function, got {getattr(p, rule)!r}")
-    for rule in ("transpose", "jvp", "vjp", "vmap", "axis", "split", "inline"):
+    for rule in ("transpose", "jvp", "vjp", "vmap", "axis", "guard", "split", "inline"):
         found = getattr(p, rule)
         explicit = found is (NOT_BATCHABLE if rule == "vmap" else NOT_DIFFERENTIABLE)
         if found is not None and not callable(found) and not explicit:
@@ -89,3 +109,33 @@ def check_complete(p: Primitive) -> None:
             "it has no vmap rule, which only an elementwise primitive may leave out. Give it "
             "vmap=, or vmap=NOT_BATCHABLE where there can be none"
         )
+
+
+def check_operands(p: Primitive, arrays: Sequence[Any]) -> None:
+    """Raise ArgumentError unless all operands are Arrays."""
+    for i, a in enumerate(arrays):
+        if not isinstance(a, Array):
+            raise ArgumentError(
+                f"{p.name}.bind takes Arrays, and operand {i} is a {type(a).__name__}: {a!r:.80}. "
+                "Convert it first, with nv.array(x), or in the operation around bind with "
+                "nuvec.core.array.operand(x)"
+            ) from None
+
+
+def check_params(p: Primitive, params: dict[str, Any]) -> None:
+    """Raise ArgumentError for a parameter that is not static."""
+    for name, value in params.items():
+        where = f"{p.name}: the parameter {name}"
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Array):
+                raise ArgumentError(
+                    f"{where} holds an Array, {part.aval}; parameters are static, so pass it as an "
+                    "operand"
+                )
+        try:
+            hash(value)
+        except TypeError as error:
+            raise ArgumentError(
+                f"{where} must be hashable, got {value!r} ({error}); write a tuple instead of a "
+                "list, and pass arrays as operands"
+            ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from nuvec.core.ir import IR, Literal, Var, sub_irs
+from nuvec.core.ir import IR, Literal, Var, shown_irs, sub_irs
 from nuvec.core.printer import Names, format_atom, format_params, symbols_named
 
 __all__ = ["ir_dot"]
@@ -23,6 +23,7 @@ class _Graph:
 
     def __init__(self) -> None:
         self.numbers = itertools.count()
+        self.seen: set[int] = set()  # the custom rules whose IRs are drawn already
 
     def name(self, kind: str) -> str:
         return f"{kind}{next(self.numbers)}"
@@ -40,7 +41,7 @@ class _Graph:
         for eqn in ir.eqns:
             node = self.name("e")
             plain = {k: v for k, v in eqn.params.items() if not sub_irs({k: v})}
-            text = format_params(plain) if plain else ""
+            text = format_params(plain, eqn.primitive.words) if plain else ""
             text = text if len(text) <= PARAMS else text[:PARAMS] + "...]"
             text = "\n".join(filter(None, [eqn.primitive.name, text]))
             tooltip = f" tooltip={_quoted(eqn.source)}" if eqn.source else ""
@@ -59,9 +60,8 @@ class _Graph:
                     yield f"{margin}{previous} -> {node} [style=dotted constraint=false]"
                 previous = node
             at.update((var, node) for var in eqn.outputs)
-            for param, value in eqn.params.items():
-                for i, inner in enumerate(sub_irs({param: value})):
-                    yield from self.cluster(inner, f"{eqn.primitive.name}: {param} {i}", margin)
+            for param, inner in shown_irs(eqn, self.seen):
+                yield from self.cluster(inner, f"{eqn.primitive.name}: {param}", margin)
         for atom in ir.outputs:
             node = self.name("o")
             yield f"{margin}{node} [label={_quoted(format_atom(atom, names))} shape=doublecircle]"
@@ -76,7 +76,8 @@ class _Graph:
 
 
 def ir_dot(ir: IR) -> str:
-    """The IR as Graphviz's DOT text: values flow down, IRs inside are clusters.
+    """The IR as Graphviz's DOT text: values flow down, and IRs inside, those of custom rules
+    included, are clusters.
 
     Communications are filled, and dotted lines join them in the order they run.
 
@@ -85,7 +86,7 @@ def ir_dot(ir: IR) -> str:
       node [fontname=monospace]
     }
     """
-    with symbols_named():
+    with symbols_named(folded=True):
         lines = _Graph().program(ir, "  ")
         return "\n".join(["digraph ir {", "  node [fontname=monospace]", *lines, "}"])
 

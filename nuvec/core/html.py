@@ -7,8 +7,9 @@ transparencies of the page's own text colour, so that it reads on light and on d
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 
-from nuvec.core.ir import IR, Eqn, Literal, Var, sub_irs
+from nuvec.core.ir import IR, Eqn, Literal, Var, shown_irs, sub_irs
 from nuvec.core.printer import (
     Names,
     format_atom,
@@ -48,10 +49,13 @@ def _span(kind: str, text: str, title: str = "") -> str:
 
 
 class _Page:
-    """One IR: its names, and what each of its values is, for where the pointer rests."""
+    """One IR: its names, and what each of its values is, for where the pointer rests.
 
-    def __init__(self, ir: IR) -> None:
+    seen -- the custom rules whose IRs are shown already"""
+
+    def __init__(self, ir: IR, seen: set[int]) -> None:
         self.ir = ir
+        self.seen = seen
         self.names = Names(ir)
         self.titles: dict[Var, str] = {}
         for var in ir.inputs:
@@ -63,9 +67,9 @@ class _Page:
             self.titles.update((var, title) for var in eqn.outputs)
 
     def title(self, eqn: Eqn) -> str:
-        text = format_eqn(eqn, self.names)
-        if sub_irs(eqn.params):
-            text = " ".join(text.split())
+        words = eqn.primitive.words
+        short = {k: v for k, v in eqn.params.items() if k not in words and not sub_irs({k: v})}
+        text = format_eqn(replace(eqn, params=short), self.names)
         if len(text) > TITLE:
             text = text[:TITLE] + " ..."
         return f"{text}\n{eqn.source}" if eqn.source else text
@@ -84,15 +88,12 @@ class _Page:
         plain = {name: value for name, value in eqn.params.items() if not sub_irs({name: value})}
         text = f"{outputs} = {_span('primitive', eqn.primitive.name, self.title(eqn))}"
         if plain:
-            text += _span("params", format_params(plain))
+            text += _span("params", format_params(plain, eqn.primitive.words))
         text += "".join(f" {self.atom(a)}" for a in eqn.inputs)
         if eqn.source:
             text += _span("source", f"  # {eqn.source}")
-        for name, value in eqn.params.items():
-            inner = sub_irs({name: value})
-            for i, ir in enumerate(inner):
-                label = name if len(inner) == 1 else f"{name}[{i}]"
-                text += _Page(ir).details(label, is_open=False)
+        for label, ir in shown_irs(eqn, self.seen):
+            text += _Page(ir, self.seen).details(label, is_open=False)
         return (
             f'<div class="eqn effect">{text}</div>'
             if eqn.effect
@@ -119,14 +120,15 @@ class _Page:
 def ir_html(ir: IR) -> str:
     """The IR as a self-contained piece of HTML.
 
-    IRs inside fold, communications stand out, and resting the pointer on a value shows the
-    equation it comes from and the user's line.
+    IRs inside, those of custom rules included, fold; communications stand out; resting the pointer
+    on a value shows the equation it comes from and the user's line.
 
     >>> "<details" in ir_html(IR((), (), (), ()))
     True
     """
-    with symbols_named():
-        return f'{_STYLE}<div class="nuvec-ir">{_Page(ir).details("lambda", is_open=True)}</div>'
+    with symbols_named(folded=True):
+        page = _Page(ir, set()).details("lambda", is_open=True)
+        return f'{_STYLE}<div class="nuvec-ir">{page}</div>'
 
 
 # Attached here because this file is built on ir.py, and an IR shows itself.

@@ -7,12 +7,13 @@ values.  Both run one equation at a time through its primitive's `lower`, in pro
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from nuvec.core.errors import ConcretizationError, LeakedTracerError
-from nuvec.core.ir import IR, Literal
+from nuvec.core.errors import ConcretizationError, LeakedTracerError, NuvecError
+from nuvec.core.ir import IR, Aval, Eqn, Literal
 from nuvec.core.node import NO_PARAMS, Node, release
 from nuvec.core.queue import CommunicationQueue
 from nuvec.core.traceback import format_user_frame, note_source
@@ -77,18 +78,66 @@ def compute(node: Node) -> None:
     if node.value is not None:
         return  # another thread was faster
     params = node.params
-    if params is NO_PARAMS:
+    primitive = node.primitive
+    if primitive.foreign:
+        values = [i.value for i in inputs]
+        avals = node.aval if primitive.multiple else (node.aval,)
+        node.value = lower_checked(primitive, avals, values, params)
+    elif params is NO_PARAMS:
         if len(inputs) == 2:  # most of them
             a, b = inputs
-            node.value = node.primitive.lower(a.value, b.value)
+            node.value = primitive.lower(a.value, b.value)
         else:
-            node.value = node.primitive.lower(*[i.value for i in inputs])
+            node.value = primitive.lower(*[i.value for i in inputs])
     else:
-        node.value = node.primitive.lower(*[i.value for i in inputs], **params)
+        node.value = primitive.lower(*[i.value for i in inputs], **params)
     if node.marks is None:
         node.inputs = ()
     else:
         release(node)
+
+
+def lower_checked(
+    primitive: Any, avals: Sequence[Aval], values: Sequence[Any], params: dict[str, Any]
+) -> Any:
+    """What a lowering returns, once it is known to be what `avals` say.
+
+    nuvec's own are tested to keep to their shape rules; those declared elsewhere are looked at
+    each time, for what they return may depend on the values."""
+    result = primitive.lower(*values, **params)
+    found = result if primitive.multiple else (result,)
+    if not isinstance(found, tuple | list) or len(found) != len(avals):
+        what = f"{len(found)} results" if isinstance(found, tuple | list) else _described(found)
+        raise _broken(primitive, values, what, f"{len(avals)} results")
+    for value, a in zip(found, avals, strict=True):
+        array = isinstance(value, np.ndarray | np.generic)
+        if not array or value.shape != a.shape or value.dtype != a.dtype:
+            raise _broken(primitive, values, _described(value), repr(a))
+    return result
+
+
+def lower_eqn(eqn: Eqn, values: Sequence[Any]) -> Any:
+    """What the lowering of an equation returns for these operands."""
+    if eqn.primitive.foreign:
+        return lower_checked(eqn.primitive, [v.aval for v in eqn.outputs], values, eqn.params)
+    return eqn.primitive.lower(*values, **eqn.params)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    return f"a {type(value).__name__}"
+
+
+def _broken(primitive: Any, values: Sequence[Any], returned: str, expected: str) -> NuvecError:
+    lower = primitive.lower
+    name = getattr(lower, "__qualname__", None) or getattr(lower, "__name__", None) or repr(lower)
+    given = ", ".join(map(_described, values))
+    return NuvecError(
+        f"the lowering of {primitive.name}, {name}, returned {returned} for ({given}), and its "
+        f"shape rule says {expected}: a lowering returns NumPy arrays of exactly that shape and "
+        "dtype. Mend whichever of the two is wrong; nuvec.testing.check_lowering checks both"
+    )
 
 
 class _Failed:
@@ -99,6 +148,7 @@ class _Failed:
     effect = False
     higher_order = False
     multiple = False
+    foreign = False
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -113,7 +163,7 @@ def _raise_failure(node: Node) -> None:
         node.primitive.lower()
     raise LeakedTracerError(
         f"the result of {node.primitive.name} ({node.aval}) was kept from inside a traced function "
-        f"and used after it returned, at {format_user_frame()}. Running it now would communicate "
+        f"and used after it returned{_at_user_frame(', ')}. Running it now would communicate "
         "twice: return it from the function instead of storing it"
     )
 
@@ -224,7 +274,7 @@ def interpret(ir: IR, *values: Any) -> list[Any]:
         return atom.value if type(atom) is Literal else environment[atom]
 
     for eqn in ir.eqns:
-        result = eqn.primitive.lower(*[read(a) for a in eqn.inputs], **eqn.params)
+        result = lower_eqn(eqn, [read(a) for a in eqn.inputs])
         if eqn.primitive.multiple:
             environment.update(zip(eqn.outputs, result, strict=True))
         else:
@@ -235,7 +285,7 @@ def interpret(ir: IR, *values: Any) -> list[Any]:
 def _refuse_placeholder(node: Node) -> None:
     raise LeakedTracerError(
         f"an array of {node.aval} was kept from inside a traced function "
-        f"({node.params['name']}) and used after it returned, at {format_user_frame()}. It "
+        f"({node.params['name']}) and used after it returned{_at_user_frame(', ')}. It "
         "never had a value: return it from the function instead of storing it"
     )
 
@@ -257,24 +307,39 @@ def concretization_message(node: Node, trace: Any) -> str:
     depends = " and ".join(names) if names else "what is recorded here"
     advice = _INSTEAD["late" if trace.late else trace.mode]
     return (
-        f"the value of {node.aval} is needed at {format_user_frame()}, but inside {trace.name} it "
+        f"the value of {node.aval} is needed{_at_user_frame(' ')}, but inside {trace.name} it "
         f"has none: it depends on {depends}. To mend this, {advice}"
     )
 
 
+def _at_user_frame(before: str) -> str:
+    """Where the user's program is; nothing in a thread that nuvec started."""
+    frame = format_user_frame()
+    return "" if frame is None else f"{before}at {frame}"
+
+
 def _placeholders(node: Node, trace: Any) -> set[str]:
-    """The names of the placeholders a node depends on."""
+    """The names of the placeholders a node depends on, and of communications without operands."""
     names, seen, stack = set(), set(), [node]
     while stack:
         n = stack.pop()
         if n in seen:
             continue
         seen.add(n)
-        is_place = n.primitive is not None and n.primitive.name == "placeholder"
-        if is_place and (n.marks is None or trace in n.marks):
-            names.add(n.params["name"])
+        if n.primitive is not None and (n.marks is None or trace in n.marks):
+            if n.primitive.name == "placeholder":
+                names.add(n.params["name"])
+            elif n.primitive.effect and not n.inputs:
+                axis = getattr(n.params.get("group"), "axis", None)  # then it is its index
+                names.add(
+                    f"the result of {n.primitive.name}" if axis is None
+                    else f"rank() of the mapped axis {axis.name!r}"
+                )  # fmt: skip
         stack.extend(n.inputs)
     return names
 
 
-__all__ = ["compute", "evaluate", "fail", "flush", "interpret", "queue_of"]
+__all__ = [
+    "compute", "evaluate", "fail", "flush", "interpret", "lower_checked", "lower_eqn",
+    "queue_of",
+]  # fmt: skip

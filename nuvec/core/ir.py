@@ -15,6 +15,7 @@ two equal ones are the same object, so caches key on identity and comparing cost
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 import weakref
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nuvec.core import dtypes
+from nuvec.core.errors import ArgumentError, DtypeError
+from nuvec.core.size import Size
 
 if TYPE_CHECKING:
     from nuvec.core.primitive import Primitive
@@ -65,19 +68,56 @@ class Aval:
         return aval, (self.shape, self.dtype, self.weak)
 
 
-def aval(shape: tuple[int, ...], dtype: np.dtype, weak: bool = False) -> Aval:
-    """The one `Aval` with this shape, dtype and weakness."""
+class NoAvalError(ArgumentError):
+    """A shape or a dtype that no array has."""
+
+
+def aval(shape: Sequence[int], dtype: Any, weak: bool = False) -> Aval:
+    """The one `Aval` with this shape, dtype and weakness.
+
+    shape -- integers, none of them negative (NumPy's become Python's)
+    dtype -- one of nuvec's, or what names it: np.int32, "bfloat16" (see `dtypes.as_dtype`)
+
+    Raises ArgumentError (a TypeError and a ValueError) for anything else.
+
+    >>> aval([np.int64(2), 3], "float32") is aval((2, 3), dtypes.float32)
+    True
+    """
+    try:
+        found = _interned.get((shape, dtype, weak))  # type: ignore[arg-type]
+    except TypeError:  # unhashable: a list
+        found = None
+    if found is None:  # only what is new, or written in another way, is looked at
+        found = _intern(*_normalized(shape, dtype, weak))
+    return found
+
+
+def _normalized(shape: Any, dtype: Any, weak: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
+    try:
+        sizes = tuple([n if type(n) is Size else operator.index(n) for n in shape])
+    except TypeError:
+        sizes = (-1,)
+    if isinstance(shape, str | bytes) or any(n < 0 for n in sizes):
+        raise NoAvalError(
+            "the shape of an aval must be a tuple of integers, none of them negative, got "
+            f"{shape!r}"
+        )
+    try:
+        return sizes, dtypes.as_dtype(dtype), bool(weak)
+    except DtypeError as error:
+        raise NoAvalError(f"the dtype of an aval: {error}") from None
+
+
+def _intern(shape: tuple[int, ...], dtype: np.dtype, weak: bool) -> Aval:
     key = (shape, dtype, weak)
-    found = _interned.get(key)
-    if found is None:
-        with _interning:  # two threads must not make two of it
-            found = _interned.get(key)
-            if found is None:
-                found = object.__new__(Aval)
-                found.shape = shape
-                found.dtype = dtype
-                found.weak = weak
-                _interned[key] = found
+    with _interning:  # two threads must not make two of it
+        found = _interned.get(key)
+        if found is None:
+            found = object.__new__(Aval)
+            found.shape = shape
+            found.dtype = dtype
+            found.weak = weak
+            _interned[key] = found
     return found
 
 
@@ -216,6 +256,19 @@ def held_irs(eqn: Eqn, seen: set[int]) -> list[tuple[str, IR]]:
             fields = {f"{name}.{f}": getattr(record, f) for f in record.text_fields}
             found += [(f, ir) for f, value in fields.items() for ir in sub_irs({f: value})]
     return found
+
+
+def shown_irs(eqn: Eqn, seen: set[int]) -> list[tuple[str, IR]]:
+    """`held_irs` with names that tell them apart: those of a tuple are numbered.  A record's IR
+    that is a parameter as well is there once."""
+    direct = sub_irs(eqn.params)
+    held = held_irs(eqn, seen)
+    held = held[: len(direct)] + [(n, ir) for n, ir in held[len(direct) :] if ir not in direct]
+    names = [name for name, _ in held]
+    return [
+        (f"{name}[{names[:i].count(name)}]" if names.count(name) > 1 else name, ir)
+        for i, (name, ir) in enumerate(held)
+    ]
 
 
 def has_effect(primitive: Primitive, params: dict[str, Any]) -> bool:

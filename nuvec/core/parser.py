@@ -19,7 +19,6 @@ A comment on the line an equation ends in is its source; other comments are skip
 
 from __future__ import annotations
 
-import ast
 import base64
 import binascii
 import re
@@ -30,25 +29,27 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.errors import DtypeError, IRError
+from nuvec.core.check import check_ir
+from nuvec.core.complete import NAME
+from nuvec.core.errors import ArgumentError, DtypeError, IRError
 from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, aval
 from nuvec.core.primitive import TABLE
 
 __all__ = ["parse"]
 
 _TOKEN = re.compile(
-    r"""
+    rf"""
       (?P<space>\s+)
     | (?P<comment>\#[^\n]*)
     | (?P<string>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
-    | (?P<number>-?(?:inf\b|nan\b|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))
-    | (?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)
+    | (?P<number>-?(?:(?:inf|nan)(?![\w.])|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))
+    | (?P<name>{NAME.pattern})
     | (?P<symbol>@\w+)
     | (?P<anchor>&\d+)
     | (?P<reference>\*\d+)
     | (?P<opaque><[^\n]*)
     | (?P<ellipsis>\.\.\.)
-    | (?P<sign>[{}()\[\],:=~.])
+    | (?P<sign>[{{}}()\[\],:=~.])
     """,
     re.VERBOSE,
 )
@@ -85,21 +86,39 @@ def parse(text: str, groups: Mapping[str, Any] | None = None) -> IR:
 
     groups -- what the symbols in the text stand for: `@world` is `groups["world"]`
 
-    Primitives are looked up by name. Raises IRError where the text is not an IR, names an
-    unknown primitive, an undefined variable or a group that is not given, or holds a value that
-    text cannot carry (a function of the user's) or leaves out (a constant of more than 64 elements,
-    unless `ir.to_text(constants="full")` wrote it).
+    Primitives are looked up by name, and every equation's outputs are what its primitive's shape
+    rule says. Raises IRError, with the line of the text, where the text is not an IR, names an
+    unknown primitive, an undefined variable or a group that is not given, gives an equation what
+    its shape rule refuses, or holds a value that text cannot carry (a function of the user's) or
+    leaves out (a constant of more than 64 elements, unless `ir.to_text(constants="full")` wrote
+    it); ArgumentError (a TypeError) when `text` is no str.
 
     >>> ir = parse("{ lambda x:float32[3] . in (x) }")
     >>> ir.in_avals
     (float32[3],)
     """
+    if not isinstance(text, str):
+        raise ArgumentError(
+            f"parse takes the text of an IR, a str, got {type(text).__name__}; str(ir) and "
+            "ir.to_text() make one"
+        )
+    if groups is not None and not isinstance(groups, Mapping):
+        raise ArgumentError(
+            "parse: groups must say which group each symbol means, as in {'world': group}, got "
+            f"{groups!r}"
+        )
     parser = _Parser(_tokens(text), {} if groups is None else groups)
-    ir = parser.ir()
-    if parser.peek().kind != "end":
-        parser.fail("the end")
-    for record in parser.complete:  # now that those that refer to each other are all there
-        record.restored()
+    try:
+        ir = parser.ir()
+        if parser.peek().kind != "end":
+            parser.fail("the end")
+        for record in parser.complete:  # now that those that refer to each other are all there
+            record.restored()
+    except IRError:
+        raise
+    except Exception as error:  # a number out of range, nesting without end, ...
+        parser.error(f"{parser.place} cannot be read: {type(error).__name__}: {error}".lstrip())
+    check_ir(ir, parser.lines)
     return ir
 
 
@@ -114,6 +133,7 @@ class _Parser:
         self.words: Mapping[str, Any] = {}  # what names mean there
         self.records: dict[str, Any] = {}  # by number
         self.complete: list[Any] = []
+        self.lines: dict[Eqn, int] = {}  # where each equation begins
 
     # Tokens
 
@@ -213,7 +233,7 @@ class _Parser:
         if self.peek().text == "bytes":
             self.take()
             self.expect("(")
-            array = self.from_bytes(ast.literal_eval(self.expect_kind("string")), a)
+            array = self.from_bytes(_string(self.expect_kind("string")), a)
             self.expect(")")
         else:
             try:
@@ -235,6 +255,7 @@ class _Parser:
 
     def eqn(self, scope: dict[str, Var]) -> Eqn:
         inner: dict[str, Var] = {}  # an equation does not see its own outputs
+        line = self.peek().line
         if self.accept("("):
             self.expect(")")
         while not self.accept("="):
@@ -254,7 +275,9 @@ class _Parser:
         if repeated:
             self.error(f"{min(repeated)} is defined twice")
         scope.update(inner)
-        return Eqn(primitive, tuple(inputs), tuple(inner.values()), params, source)
+        eqn = Eqn(primitive, tuple(inputs), tuple(inner.values()), params, source)
+        self.lines[eqn] = line
+        return eqn
 
     def params(
         self, params: dict[str, Any], of: str, words: Mapping[str, Mapping[str, Any]],
@@ -264,6 +287,8 @@ class _Parser:
         place, outer = self.place, self.words
         while not self.accept("]"):
             name = self.expect_kind("name")
+            if name in params:
+                self.error(f"{of} is given {name} twice")
             self.place = f"the parameter {name} of {of}"
             self.expect("=")
             own = words.get(name)
@@ -338,7 +363,7 @@ class _Parser:
             self.take()
             return _number(token.text)
         if token.kind == "string":
-            return ast.literal_eval(self.take().text)
+            return _string(self.take().text)
         if token.kind == "ellipsis":
             self.take()
             return ...
@@ -403,6 +428,12 @@ class _Parser:
             (value,), _ = self.series(self.value, ")")
             return dtypes.python_scalar(value, dtype)
         return dtype
+
+
+def _string(text: str) -> str:
+    """What a literal of a string means.  (`ast.literal_eval` fails now and then when several
+    threads call it, in Python 3.11.)"""
+    return text[1:-1].encode("latin-1", "backslashreplace").decode("unicode_escape")
 
 
 def _number(text: str) -> int | float:

@@ -7,6 +7,7 @@ so whatever a rule emits is recorded again and transforms compose to any depth.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,11 +16,20 @@ import numpy as np
 
 from nuvec.core.array import Array
 from nuvec.core.complete import MINUS_ONE as MINUS_ONE
-from nuvec.core.complete import NOT_BATCHABLE, NOT_DIFFERENTIABLE, ONE, Kind, check_complete
+from nuvec.core.complete import (
+    NOT_BATCHABLE,
+    NOT_DIFFERENTIABLE,
+    ONE,
+    Kind,
+    check_complete,
+    check_name,
+    check_operands,
+    check_params,
+)  # fmt: skip
 from nuvec.core.complete import ZERO as ZERO
-from nuvec.core.errors import NuvecError
+from nuvec.core.errors import ArgumentError, NuvecError
 from nuvec.core.interpreter import bound_pending, queue_of
-from nuvec.core.ir import TOKEN, Aval, has_effect
+from nuvec.core.ir import TOKEN, Aval, NoAvalError, has_effect
 from nuvec.core.node import (
     LITERAL,
     NO_PARAMS,
@@ -35,16 +45,17 @@ from nuvec.core.node import (
 from nuvec.core.traceback import format_user_frame
 
 TABLE: dict[str, Primitive] = {}
+_PACKAGE = __name__.partition(".")[0]
 
 
 @dataclass(eq=False, slots=True)
 class Primitive:
     """All the rules of one operation.  Creating one enters it in `TABLE`.
 
-    A record is complete or refused: ValueError says which rule is missing, and what to write where
-    there is none to give.
+    A record is complete or refused: ArgumentError (a ValueError) says which rule is missing, and
+    what to write where there is none to give.
 
-    name       -- unique; what the printer shows
+    name       -- unique; what text shows: identifiers with dots between them
     lower      -- `lower(*ndarrays, **params) -> ndarray`: the NumPy meaning.  With `out=True` it
                   also takes `out=` (a fresh buffer of the right shape and dtype, never an operand
                   unless the primitive is elementwise) and returns it
@@ -76,6 +87,11 @@ class Primitive:
                   of axes)`, as `vmap`: rank r's operand is element r of the batch, and the result
                   communicates no more
 
+    guard      -- of a primitive whose evaluation can raise because of values (an index out of
+                  bounds): `guard(wanted, *operands, **params) -> (operands, params)`, with which
+                  it computes the same where `wanted`, a boolean scalar, is true, and raises
+                  nothing where it is false.  So vmap evaluates what an element does not take
+
     out        -- lower accepts `out=`
     selects    -- passes exact zeros to operands not selected (where, maximum): see
                   `masked_product`
@@ -106,6 +122,7 @@ class Primitive:
     vjp: Any = None
     vmap: Any = None
     axis: Callable[..., Any] | None = None
+    guard: Callable[..., Any] | None = None
     out: bool = False
     selects: bool = False
     multiple: bool = False
@@ -115,11 +132,14 @@ class Primitive:
     inline: Callable[..., Any] | None = None
     words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     plain: bool = field(default=True, init=False, repr=False)  # neither communicates nor holds IRs
+    # Declared outside of nuvec: what its lowering returns is held against its shape rule.
+    foreign: bool = field(default=False, init=False, repr=False)
     _avals: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         if self.name in TABLE:
-            raise ValueError(
+            raise ArgumentError(
                 f"a primitive named {self.name!r} exists already; names are unique: "
                 "prefix yours, as in 'mylib.softplus'"
             )
@@ -128,6 +148,8 @@ class Primitive:
             self.linear = self.linear or "joint"
         check_complete(self)
         self.plain = not (self.effect or self.higher_order or self.name == "placeholder")
+        declaring = sys._getframe(2).f_globals  # above this method and the dataclass's __init__
+        self.foreign = declaring.get("__name__", "").partition(".")[0] != _PACKAGE
         TABLE[self.name] = self
 
     def __hash__(self) -> int:
@@ -139,9 +161,13 @@ class Primitive:
     def infer(self, avals: tuple[Aval, ...], params: dict[str, Any]) -> Any:
         """The output aval(s), cached; a bounded cache, since shapes can vary without end."""
         if self.higher_order or self.effect:
-            return self.shape_rule(*avals, **params)  # IRs and groups as keys would be kept alive
+            return self._infer(avals, params)  # IRs and groups as keys would be kept alive
         key = (avals, tuple(params.items())) if params else avals
-        found = self._avals.get(key)
+        try:
+            found = self._avals.get(key)
+        except TypeError:
+            check_params(self, params)
+            raise
         if found is None:
             if self.derivatives is not None and len(self.derivatives) != len(avals):
                 raise NuvecError(
@@ -149,25 +175,41 @@ class Primitive:
                     f"{len(avals)} operands: its Primitive needs an entry for each operand "
                     "(NOT_DIFFERENTIABLE for one that can have none)"
                 )
-            found = self.shape_rule(*avals, **params)
-            results = found if self.multiple else (found,)
-            if not isinstance(results, tuple | list) or any(type(a) is not Aval for a in results):
-                wanted = "a tuple of Avals" if self.multiple else "an Aval"
-                raise NuvecError(
-                    f"the shape rule of {self.name} returned {found!r}, and must return {wanted}: "
-                    "make them with nuvec.core.ir.aval(shape, dtype)"
-                )
+            check_params(self, params)
+            found = self._infer(avals, params)
             if len(self._avals) > 4096:
                 self._avals.clear()
             self._avals[key] = found
         return found
 
+    def _infer(self, avals: tuple[Aval, ...], params: dict[str, Any]) -> Any:
+        """What the shape rule returns, once it is known to be avals."""
+        try:
+            found = self.shape_rule(*avals, **params)
+        except NoAvalError as error:
+            raise NuvecError(f"the shape rule of {self.name}, given {avals}: {error}") from error
+        results = found if self.multiple else (found,)
+        if not isinstance(results, tuple | list) or any(type(a) is not Aval for a in results):
+            wanted = "a tuple of Avals" if self.multiple else "an Aval"
+            raise NuvecError(
+                f"the shape rule of {self.name} returned {found!r}, and must return {wanted}: "
+                "make them with nuvec.core.ir.aval(shape, dtype)"
+            )
+        return found
+
     def bind(self, *arrays: Array, **params: Any) -> Any:
-        """Record `self(*arrays, **params)`: an Array, or a list of them with `multiple`."""
+        """Record `self(*arrays, **params)`: an Array, or a list of them with `multiple`.
+
+        Raises ArgumentError (a TypeError) for an operand that is not an Array, and for a parameter
+        that is one, or cannot be hashed."""
         traces = context.traces
         if traces:
             return _bind_traced(self, arrays, params, traces)
-        nodes = tuple([a._node for a in arrays])
+        try:
+            nodes = tuple([a._node for a in arrays])
+        except AttributeError:
+            check_operands(self, arrays)
+            raise
         out = self.infer(tuple([n.aval for n in nodes]), params)
         marks: Marks = None
         for n in nodes:
@@ -192,12 +234,17 @@ def _bind_traced(
             return primitive.bind(*arrays, **params)
     innermost = traces[-1]
     if primitive.split is not None and innermost.differentiates:
+        check_operands(primitive, arrays)
         return _bind_split(primitive, arrays, params, innermost)
     scope = context.scope
-    if scope is None:
-        nodes = tuple([a._node for a in arrays])
-    else:
-        nodes = tuple([adopt(scope, a) for a in arrays])
+    try:
+        if scope is None:
+            nodes = tuple([a._node for a in arrays])
+        else:
+            nodes = tuple([adopt(scope, a) for a in arrays])
+    except AttributeError:
+        check_operands(primitive, arrays)
+        raise
     out = primitive.infer(tuple([n.aval for n in nodes]), params)
     marks: Marks = None
     for n in nodes:

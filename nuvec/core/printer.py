@@ -107,6 +107,7 @@ class _Writing(threading.local):
     symbols: dict[Any, str] | None = None  # object -> name
     records: dict[Any, int]  # record -> number
     full = False  # constants with all their values
+    folded = False  # custom rules without their IRs, which are shown elsewhere
     source = False  # equations with the user's lines
 
 
@@ -114,19 +115,19 @@ _writing = _Writing()
 
 
 @contextmanager
-def symbols_named(full: bool = False, source: bool = False) -> Iterator[None]:
-    """One object has one name, and another object another one, all through a text; `full` and
-    `source` hold for all of it, too."""
+def symbols_named(full: bool = False, source: bool = False, folded: bool = False) -> Iterator[None]:
+    """One object has one name, and another object another one, all through a text; `full`,
+    `source` and `folded` hold for all of it, too."""
     if _writing.symbols is not None:  # an IR inside another one
         yield
         return
     _writing.symbols, _writing.records = {}, {}
-    _writing.full, _writing.source = full, source
+    _writing.full, _writing.source, _writing.folded = full, source, folded
     try:
         yield
     finally:
         _writing.symbols, _writing.records = None, {}
-        _writing.full = _writing.source = False
+        _writing.full = _writing.source = _writing.folded = False
 
 
 def _symbol(value: Any) -> str | None:
@@ -220,7 +221,12 @@ def _format_record(name: str, record: Any, given: Words) -> str:
             return f"*{number}"
         number = _writing.records[record] = len(_writing.records) + 1
         fields = {n: getattr(record, n) for n in record.text_fields}
-        fields = {n: value for n, value in fields.items() if value is not None}
+        left_out = IR if _writing.folded else ()
+        fields = {
+            n: value
+            for n, value in fields.items()
+            if value is not None and not isinstance(value, left_out)
+        }
         return f"&{number} {name}{format_params(fields, given=given)}"
 
 

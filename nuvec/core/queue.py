@@ -17,12 +17,15 @@ from nuvec.core.node import Node
 
 
 class CommunicationQueue:
-    """Pending communications of one rank, in program order."""
+    """Pending communications of one rank, in program order.
+
+    ended -- whether the rank has, so that nothing can run in it any more"""
 
     def __init__(self) -> None:
         self._pending: deque[Node] = deque()
         self._changed = threading.Condition()
         self._running = False
+        self.ended = False
 
     def __len__(self) -> int:
         return len(self._pending)

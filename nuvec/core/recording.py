@@ -140,8 +140,13 @@ def _literal_array(atom: Literal) -> Array:
     return Array(Node(None, (), LITERAL, atom.aval, None, atom.value))
 
 
-def replay(ir: IR, arrays: Sequence[Array]) -> list[Array]:
-    """Record an IR's equations again, on other arrays: how passes are applied to an IR."""
+def replay(
+    ir: IR, arrays: Sequence[Array], record: Callable[[Eqn, list[Array]], Any] | None = None
+) -> list[Array]:
+    """Record an IR's equations again, on other arrays: how passes are applied to an IR.
+
+    record -- records one equation on its operands, and returns what `bind` returns; as it stands
+              by default"""
     environment: dict[Any, Array] = dict(zip(ir.inputs, arrays, strict=True))
     for variable, value in ir.constants:
         environment[variable] = Array(constant(value, variable.aval))
@@ -149,7 +154,10 @@ def replay(ir: IR, arrays: Sequence[Array]) -> list[Array]:
         inputs = [
             _literal_array(a) if isinstance(a, Literal) else environment[a] for a in eqn.inputs
         ]
-        out = eqn.primitive.bind(*inputs, **eqn.params)
+        if record is None:
+            out = eqn.primitive.bind(*inputs, **eqn.params)
+        else:
+            out = record(eqn, inputs)
         if eqn.primitive.multiple:
             environment.update(zip(eqn.outputs, out, strict=True))
         else:

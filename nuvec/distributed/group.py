@@ -7,27 +7,34 @@ launcher is one rank; a process started by hand is alone; under `run_local` ever
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+from nuvec.core import dtypes
 from nuvec.core.array import eval as evaluate_trees
 from nuvec.core.config import config
-from nuvec.core.errors import ConfigurationError, DistributedError
+from nuvec.core.errors import (
+    ArgumentError,
+    ConcretizationError,
+    ConfigurationError,
+    DistributedError,
+)
 from nuvec.core.functions.stream import Stream, stream_set
-from nuvec.core.interpreter import flush
-from nuvec.core.node import Node
+from nuvec.core.interpreter import flush, queue_of
+from nuvec.core.node import Node, context
 from nuvec.core.queue import CommunicationQueue, process_queue
-from nuvec.core.traceback import strip_error
+from nuvec.core.traceback import filtered, strip_error
 from nuvec.distributed._lifeline import watch_launcher
 from nuvec.distributed.collectives.barrier import barrier_p, in_symbolic_trace
 from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.rendezvous import find_job, looked_for, withdraw
 from nuvec.distributed.transports._checked import split_number
-from nuvec.distributed.transports.local import local_world
+from nuvec.distributed.transports.local import local_world, unreceived
 from nuvec.distributed.transports.mesh import mesh_communicator
 from nuvec.distributed.transports.single import SingleCommunicator
 from nuvec.transforms.compile import GUARDS
@@ -262,8 +269,11 @@ def set_default_group(group: Group | None) -> None:
 
     None outside `run_local` goes back to the group that `init` makes.
     """
-    if group is not None:
-        group_or_default("set_default_group", group)
+    if group is not None and group_or_default("set_default_group", group).queue is None:
+        raise DistributedError(
+            f"set_default_group: {group!r} is the axis of a vmap, which exists only inside it: "
+            "pass it to each communication, as in nv.distributed.all_sum(x, group)"
+        )
     if _thread.group is not None:
         if group is None:
             raise ValueError("a rank of run_local always has a default group")
@@ -293,12 +303,24 @@ def synchronize(group: Group | None = None) -> None:
         flush(queue)
 
 
+@filtered
 def run_local(fn: Callable[[Group], T], size: int) -> list[T]:
     """Call ``fn(group)`` on `size` ranks that are threads of this process.
 
     The group is also each thread's default. Results are evaluated on their rank and returned in
     rank order. When ranks fail, the error that happened first is raised, with the others' as notes.
+    DistributedError when a message was sent and never received.
+
+    Transforms go inside `fn`, around the communications: what `fn` returns has its values, so that
+    derivatives, vmap and compile cannot reach from outside into the ranks, which have ended.
+
+    >>> import nuvec as nv
+    >>> def gradient(group):
+    ...     return nv.grad(lambda x: nv.distributed.all_sum(x * x, group))(nv.array(3.0))
+    >>> nv.distributed.run_local(gradient, 2)
+    [array(12., dtype=float32), array(12., dtype=float32)]
     """
+    size = _checked_size(size)
     communicators = local_world(size, config.timeout)
     results: dict[int, T] = {}
     failures: list[tuple[int, BaseException]] = []
@@ -310,7 +332,8 @@ def run_local(fn: Callable[[Group], T], size: int) -> list[T]:
         try:
             with stream_set(Stream()):  # ranks start alike, as separate processes do
                 result = fn(group)
-                evaluate_trees(result)
+                _refuse_derivatives(rank, group.queue)
+                _evaluate_results(rank, result)
                 flush(group.queue)
             results[rank] = result
         except BaseException as error:
@@ -318,6 +341,7 @@ def run_local(fn: Callable[[Group], T], size: int) -> list[T]:
             communicator.abort(f"failed with {type(error).__name__}: {error}")
         finally:
             communicator.close()
+            group.queue.ended = True
 
     threads = [
         threading.Thread(target=run, args=(rank,), name=f"nuvec rank {rank}", daemon=True)
@@ -338,4 +362,49 @@ def run_local(fn: Callable[[Group], T], size: int) -> list[T]:
         for other, error in failures[1:]:
             first.add_note(f"rank {other} raised {type(error).__name__}: {error}")
         raise first
+    lost = unreceived(communicators)
+    if lost:
+        raise DistributedError(
+            f"run_local: every rank has returned, and was never received: {'; '.join(lost)}. Each "
+            "send needs its recv"
+        )
     return [results[rank] for rank in range(size)]
+
+
+def _checked_size(size: Any) -> int:
+    try:
+        number = -1 if isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        number = -1
+    if number < 1:
+        raise ArgumentError(f"run_local: size must be an integer of at least 1, got {size!r}")
+    return number
+
+
+def _refuse_derivatives(rank: int, queue: CommunicationQueue) -> None:
+    """Raise where a transform around run_local would differentiate what a rank communicates."""
+    for trace in context.traces:
+        if trace.differentiates and any(_has_derivative(n, queue) for n in trace.effects):
+            raise DistributedError(
+                f"run_local inside {trace.name}: rank {rank} communicates, and derivatives cannot "
+                "cross run_local, whose ranks end before they are taken. Put the transform inside "
+                "the function that run_local calls, run_local(lambda group: nv.grad(f)(x), 2), or "
+                "write stop_gradient on what is communicated"
+            )
+
+
+def _has_derivative(communication: Node, queue: CommunicationQueue) -> bool:
+    active = communication.params.get("active") is not False
+    inexact = any(dtypes.is_inexact(a.dtype) for a in communication.aval)
+    return active and inexact and queue_of(communication) is queue
+
+
+def _evaluate_results(rank: int, result: Any) -> None:
+    try:
+        evaluate_trees(result)
+    except ConcretizationError as error:
+        raise ConcretizationError(
+            f"run_local evaluates what its ranks return, and of rank {rank} that has no value: "
+            f"{error}. Transforms go inside the function that run_local calls: "
+            "run_local(lambda group: nv.vmap(f)(x), 2)"
+        ) from error

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.array import Array
+from nuvec.core.array import Array, literal
 from nuvec.core.errors import DtypeError, OutOfBoundsError
 from nuvec.core.ir import Aval, aval
+from nuvec.core.ops.selection import where
 from nuvec.core.primitive import NOT_DIFFERENTIABLE, Primitive
 
 __all__ = ["class_index", "class_index_p"]
@@ -32,8 +33,14 @@ def _lower(labels: Any, classes: int) -> Any:
     return np.asarray(labels).astype(np.int64)
 
 
+def _guard(
+    wanted: Array, labels: Array, classes: int
+) -> tuple[tuple[Array], dict[str, Any]]:  # fmt: skip
+    return (where(wanted, labels, literal(0, labels.dtype)),), {"classes": classes}
+
+
 class_index_p = Primitive(
-    "class_index", _lower, _rule, "elementwise", derivatives=(NOT_DIFFERENTIABLE,)
+    "class_index", _lower, _rule, "elementwise", derivatives=(NOT_DIFFERENTIABLE,), guard=_guard
 )
 
 

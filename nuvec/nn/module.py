@@ -10,7 +10,7 @@ import numpy as np
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array
 from nuvec.core.errors import TreeError
-from nuvec.nn.structure import Structured, contains
+from nuvec.nn.structure import Structured, contains, is_filled, leaves_text
 from nuvec.nn.writing import is_kept, write
 
 __all__ = ["Module"]
@@ -361,7 +361,8 @@ class Module(Structured):
 
     def __repr__(self) -> str:
         total, trainable = _count(self.parameters()), _count(self.trainable_parameters())
-        lines = [f"{type(self).__name__}({self._extra_repr()}"]
+        extra = leaves_text(self) if is_filled(self) else self._extra_repr()
+        lines = [f"{type(self).__name__}({extra}"]
         for name, child in _named_children(self):
             lines += [f"  {line}" for line in f"({name}): {child!r}".split("\n")]
         closed = "\n".join(lines) + (")" if len(lines) == 1 else "\n)")

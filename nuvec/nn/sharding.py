@@ -32,8 +32,9 @@ from nuvec.core.ops.structure import concatenate
 from nuvec.distributed.collectives.replicated import sum_gradients, sum_partials
 from nuvec.distributed.group import Group
 from nuvec.nn.arguments import as_group, number
-from nuvec.nn.layers.linear import Linear, affine, project
+from nuvec.nn.layers.linear import Linear, affine, is_matrix, project
 from nuvec.nn.module import Module
+from nuvec.nn.structure import leaves_text
 
 __all__ = ["AllToShardedLinear", "ShardedToAllLinear", "shard_linear"]
 
@@ -133,6 +134,8 @@ class AllToShardedLinear(_ShardedLinear):
         return affine(self, sum_gradients(x, self.group))
 
     def _extra_repr(self) -> str:
+        if not is_matrix(self.weight):
+            return leaves_text(self)
         outputs, inputs = self.weight.shape
         return self._repr(inputs, outputs * self.group.size())
 
@@ -178,6 +181,8 @@ class ShardedToAllLinear(_ShardedLinear):
         return y + self.bias if "bias" in self else y
 
     def _extra_repr(self) -> str:
+        if not is_matrix(self.weight):
+            return leaves_text(self)
         outputs, inputs = self.weight.shape
         return self._repr(inputs * self.group.size(), outputs)
 

@@ -17,11 +17,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from nuvec.core import tree
 from nuvec.core.array import Array
 from nuvec.core.pytree import find_container
 
-__all__ = ["Structured", "contains"]
+__all__ = ["Structured", "contains", "is_filled", "leaves_text"]
 
 # Attributes that a transform filled with something other than Arrays (shapes, masks, None): they
 # stay children for as long as they hold that very object.
@@ -51,6 +53,23 @@ def is_dynamic(value: Any) -> bool:
     return any(is_dynamic(child) for child in children)
 
 
+def leaves_text(module: Structured) -> str:
+    """The attributes that are leaves, of whatever kind: what a module shows of itself when they
+    are not the parameters it was made with (their shapes, norms, gradients, None)."""
+    attributes = vars(module)
+    filled = attributes.get(_FILLED, {})
+    shown = []
+    for name, value in attributes.items():
+        leaf = value is None or isinstance(value, Array) or filled.get(name, attributes) is value
+        if leaf and not name.startswith("_"):
+            if isinstance(value, Array | np.ndarray):
+                text = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+            else:
+                text = repr(value)
+            shown.append(f"{name}={text}")
+    return ", ".join(shown)
+
+
 def contains(value: Any, module: Structured) -> bool:
     """Whether a module is `value`, or a child somewhere in it."""
     seen: set[int] = set()
@@ -71,6 +90,11 @@ def contains(value: Any, module: Structured) -> bool:
             seen.add(id(item))
             stack.extend(inside)
     return False
+
+
+def is_filled(module: Structured) -> bool:
+    """Whether a transform filled attributes of a module with something other than Arrays."""
+    return _FILLED in vars(module)
 
 
 class Static:

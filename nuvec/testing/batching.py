@@ -16,6 +16,7 @@ from nuvec.core.ops.build import normalize_axis
 from nuvec.testing.compare import (
     call_of,
     compare_trees,
+    natural,
     numpy_leaves,
     program_of,
     rules_run,
@@ -54,6 +55,7 @@ def check_vmap(
     >>> nv.testing.check_vmap(nv.matmul, (nv.ones((2, 3)), nv.ones(3)), in_axes=(-1, None))
     """
     arrays = call_of("check_vmap", fn, args)
+    limit = natural("check_vmap: limit", limit, 1)
     leaves, structure = tree.flatten(arrays)
     values = [np.asarray(x) for x in leaves]
 
@@ -69,7 +71,7 @@ def check_vmap(
             (_Subject(flat, values, lambda xs: (flat, xs), axes), axes)
             for axes in _every_axes([x.ndim for x in values], limit)
         ]
-    run_plain(flat, leaves)
+    run_plain("check_vmap", flat, leaves)
     for number, (subject, axes) in enumerate(subjects):
         both = (0, -1) if number == 0 else (0,)
         for place in both if out_axes is None else (out_axes,):

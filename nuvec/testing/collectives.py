@@ -24,6 +24,7 @@ from nuvec.testing.compare import (
     difference,
     inner,
     inputs_shown,
+    natural,
     numpy_leaves,
     program_of,
     random_like,
@@ -93,9 +94,13 @@ def check_collective(
     >>> nv.testing.check_collective(lambda g, x: nv.distributed.all_sum(x, g), (nv.ones(2),), (2,))
     """
     require_function("check_collective", fn)
+    if natural("check_collective: order", order, 1) > 2:
+        raise ArgumentError(f"check_collective: order must be 1 or 2, got {order!r}")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise ArgumentError(f"check_collective: timeout must be positive seconds, got {timeout!r}")
     for size in _sizes(sizes):
         check = _Check(fn, operands, size, seed, rtol, world, timeout)
-        check.arguments(0)  # what is wrong with them is no rule's fault
+        check.examine()
         roles = [_Role()]
         if size > 1:
             roles += [_Role(kind, r) for kind in ("constant", "ignores") for r in (0, size - 1)]
@@ -170,6 +175,29 @@ class _Check:
             return from_numpy(np.asarray(drawn))
 
         return tree.map(draw, tuple(args))
+
+    def examine(self) -> None:
+        """Raise ArgumentError where there is nothing to check: that is no rule's fault."""
+        for rank in range(self.size):
+            leaves = tree.leaves(self.arguments(rank))
+            if not any(dtypes.is_inexact(x.dtype) for x in leaves):
+                raise ArgumentError(
+                    f"check_collective: no operand of rank {rank} is floating or complex (got "
+                    f"{', '.join(repr(x.aval) for x in leaves)}), so there is nothing to "
+                    "differentiate"
+                )
+
+        def outputs(group: Group) -> bool:
+            outs = tree.leaves(self.fn(group, *self.arguments(group.rank())))
+            found = [operand(o, "a result of the function checked") for o in outs]
+            evaluate(found)
+            return any(dtypes.is_inexact(o.dtype) for o in found)
+
+        if not all(self.run("the function itself", outputs)):
+            raise ArgumentError(
+                "check_collective: the function returns nothing floating or complex, so there is "
+                "nothing to differentiate; return what it communicates"
+            )
 
     def function(self, group: Group, role: _Role) -> tuple[Map, Leaves]:
         """This rank's function of its inexact leaves, and where to evaluate it."""

@@ -93,10 +93,44 @@ def _primitives_on(error: Exception) -> list[str]:
     return list(found)
 
 
-def run_plain(fn: Callable[..., Any], args: Any) -> None:
-    """Run the function itself, so that its own errors are told from those of the rules."""
+def run_plain(check: str, fn: Callable[..., Any], args: Any) -> list[np.ndarray]:
+    """The results of the function itself, so that its own errors are told from those of the rules.
+
+    A function without results is the caller's fault: there is nothing to check."""
     with rules_run("the function itself", "the shape rule and the lowering", fn, args):
-        numpy_leaves(fn(*args))
+        found = numpy_leaves(fn(*args))
+    if not found:
+        raise ArgumentError(f"{check}: the function returns no array, so there is nothing to check")
+    return found
+
+
+def run_smooth(check: str, fn: Callable[..., Any], args: Any) -> list[np.ndarray]:
+    """As `run_plain`, for checks of derivatives: there must be some, and be numbers."""
+    if not any(dtypes.is_inexact(x.dtype) for x in tree.leaves(args)):
+        raise ArgumentError(
+            f"{check}: no argument is floating or complex, so there is nothing to differentiate; "
+            f"got {', '.join(map(dtypes.name, [x.dtype for x in tree.leaves(args)]))}"
+        )
+    found = [x for x in run_plain(check, fn, args) if dtypes.is_inexact(x.dtype)]
+    if not found:
+        raise ArgumentError(
+            f"{check}: no result is floating or complex, so there is nothing to differentiate"
+        )
+    for k, x in enumerate(found):
+        if not np.all(np.isfinite(x)):
+            raise ArgumentError(
+                f"{check}: the function is not finite at the arguments given (result {k} is "
+                f"{_show(x)}), so its derivatives cannot be compared; give arguments that lie "
+                "inside its domain"
+            )
+    return found
+
+
+def natural(what: str, value: Any, least: int = 0) -> int:
+    """An integer of at least `least`; ArgumentError for anything else."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise ArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
+    return int(value)
 
 
 def arrays_of(args: Sequence[Any], double: bool = False) -> tuple[Any, ...]:

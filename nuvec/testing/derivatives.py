@@ -19,11 +19,12 @@ from nuvec.testing.compare import (
     inexact_leaves,
     inner,
     moved,
+    natural,
     program_of,
     random_like,
     redrawing,
     rules_run,
-    run_plain,
+    run_smooth,
 )  # fmt: skip
 from nuvec.transforms.grad import vjp
 from nuvec.transforms.jvp import jvp
@@ -49,7 +50,8 @@ def check_jvp(
     Complex arguments are moved along a real and an imaginary direction.  What `fn` draws from the
     default random stream is the same at every call.  Raises AssertionError
     with the program, the inputs and the two values, or the error that a rule raised (its cause);
-    ArgumentError (a TypeError and a ValueError) when it is itself called with something else.
+    ArgumentError (a TypeError and a ValueError) when it is itself called with something else, also
+    where there is nothing to differentiate or `fn` is not finite at `args`.
 
     >>> import nuvec as nv
     >>> nv.testing.check_jvp(nv.sin, (nv.array([0.5, 1.0]),))
@@ -61,7 +63,7 @@ def check_jvp(
     directions = [direction]
     if any(dtypes.is_complex(x.dtype) for x in tree.leaves(args)):
         directions = [tree.map(_real_part, direction), tree.map(_imaginary_part, direction)]
-    run_plain(fn, args)
+    run_smooth("check_jvp", fn, args)
     with rules_run(*_MODES["fwd"], fn, args):
         for tangents in directions:
             _check_direction(fn, args, tangents, rtol, atol)
@@ -142,7 +144,7 @@ def check_vjp(fn: Function, args: Sequence[Any], *, rtol: float = 1e-9, seed: in
     args = call_of("check_vjp", fn, args, double=True)
     fn = redrawing(fn)
     generator = np.random.Generator(np.random.PCG64(seed + 1))
-    run_plain(fn, args)
+    run_smooth("check_vjp", fn, args)
     tangents = random_like(args, generator)
     with rules_run(*_MODES["fwd"], fn, args):
         out, out_tangent = jvp(fn, args, tangents)
@@ -275,6 +277,7 @@ def check_grads(
     """Check derivatives up to `order`, in float64.
 
     fn, args -- as for `check_jvp`
+    order    -- 1 or more
     modes    -- "fwd": forward mode against finite differences; "rev": reverse mode against forward
                 mode (<c, J v> equals <J^T c, v>).  With order 2 every nesting of the modes
 
@@ -285,19 +288,26 @@ def check_grads(
     """
     if isinstance(modes, str) or not modes or not set(modes) <= {"fwd", "rev"}:
         raise ArgumentError(f"check_grads: modes are 'fwd' and 'rev', got {modes!r}")
+    order = natural("check_grads: order", order, 1)
     args = call_of("check_grads", fn, args, double=True)
     fn = redrawing(fn)
     if _from <= 1:
         check_jvp(fn, args, rtol=rtol, atol=atol, seed=seed)
         if "rev" in modes:
             check_vjp(fn, args, seed=seed)
-    if order <= 1 or not any(dtypes.is_inexact(x.dtype) for x in tree.leaves(args)):
+    if order == 1:
         return
-    run_plain(fn, args)
+    run_smooth("check_grads", fn, args)
     generator = np.random.Generator(np.random.PCG64(seed + 2))
     for mode, derived in (("fwd", tangent_map), ("rev", gradient_map)):
         if mode in modes:
             with rules_run(*_MODES[mode], fn, args):
                 inner_fn, point = derived(fn, args, generator)
-                inexact_leaves(inner_fn(*point))
+                values = inexact_leaves(inner_fn(*point))
+            for k, x in enumerate(values):
+                if not np.all(np.isfinite(x)):
+                    raise failure(
+                        f"{_MODES[mode][0]} gives what is not finite, output {k}", _MODES[mode][1],
+                        program_of(fn, args), args, ("derivative", x), ("the function", fn(*args)),
+                    )  # fmt: skip
             check_grads(inner_fn, point, order - 1, modes, rtol=rtol, atol=atol, seed=seed + 3)

@@ -35,7 +35,8 @@ def check_lowering(
     whatever the memory layout of the operands, and the operands are left alone.
 
     Each equation runs on contiguous operands, on strided ones, with NumPy scalars for 0-d arrays,
-    and into a given buffer where its lowering takes one.  The results must agree to `rtol` (bit
+    and into a given buffer where its lowering takes one; where it is declared elementwise, also in
+    reverse order and on single elements.  The results must agree to `rtol` (bit
     for bit into a buffer).
 
     Raises AssertionError quoting the equation, also where a lowering raises (its error is the
@@ -48,6 +49,10 @@ def check_lowering(
     arrays = call_of("check_lowering", fn, args, constant=True)
     with rules_run("recording", "the shape rule", fn, arrays):
         ir = make_ir(fn)(*arrays)
+    if not ir.eqns and not ir.outputs:
+        raise ArgumentError(
+            "check_lowering: the function computes nothing, so there is nothing to check"
+        )
     captures = len(ir.inputs) - len(tree.leaves(arrays))
     if captures:
         raise ArgumentError(
@@ -111,12 +116,11 @@ def _check_equation(eqn: Eqn, operands: list[np.ndarray], rtol: float | None) ->
         ("NumPy scalars for 0-d arrays", [x if x.ndim else x[()] for x in fixed]),
     ):
         for a, b in zip(run(given), expected, strict=True):
-            agree = same_bits(a, b) or (
-                dtypes.is_inexact(b.dtype) and close(a, b, *_tolerance(b.dtype, rtol))
-            )
-            if not agree:
+            if not _agree(a, b, rtol):
                 raise _wrong(eqn, operands, f"with {what} gives {a}, else {b}: largest difference "
                              f"{difference(a, b):.3g}")  # fmt: skip
+    if primitive.kind == "elementwise" and not primitive.multiple:
+        _check_elementwise(eqn, fixed, expected[0], lower, rtol)
     if primitive.out:
         v = eqn.outputs[0].aval
         buffer = np.full(v.shape, 1, v.dtype)
@@ -126,6 +130,43 @@ def _check_equation(eqn: Eqn, operands: list[np.ndarray], rtol: float | None) ->
         if not same_bits(buffer, expected[0]):
             raise _wrong(eqn, operands, f"wrote {buffer} into `out`, and returns {expected[0]}")
     return expected
+
+
+def _check_elementwise(
+    eqn: Eqn, operands: list[np.ndarray], expected: np.ndarray, lower: Callable[..., Any],
+    rtol: float | None,
+) -> None:  # fmt: skip
+    """Each element of the result comes from the operands' elements at its own place: in reverse
+    order they give the reverse, and each alone gives what it gives among the others."""
+    shape = expected.shape
+    try:
+        flat = [np.broadcast_to(x, shape).reshape(-1) for x in operands]
+    except ValueError:
+        raise _wrong(
+            eqn, operands, f"returned {list(shape)}, and it is declared elementwise: its result "
+            "has the shape that its operands broadcast to",
+        ) from None  # fmt: skip
+    n = expected.size
+    places = [slice(None, None, -1), *(slice(k, k + 1) for k in sorted({0, n // 2, n - 1}))]
+    for place in places if n > 1 else []:
+        found = np.asarray(lower([x[place] for x in flat]))
+        alone = expected.reshape(-1)[place]
+        if _agree(found, alone, rtol):
+            continue
+        raise _wrong(
+            eqn, operands, f"is declared elementwise, and for its operands' elements [{place.start}"
+            f":{place.stop}:{place.step}] alone gives {found}, among all {alone}: an element of "
+            "the result may depend on the operands' elements at its own place only; declare "
+            "another kind, with a vmap rule",
+        )  # fmt: skip
+
+
+def _agree(a: np.ndarray, b: np.ndarray, rtol: float | None) -> bool:
+    if same_bits(a, b):
+        return True
+    return a.dtype == b.dtype and dtypes.is_inexact(b.dtype) and (
+        close(a, b, *_tolerance(b.dtype, rtol))
+    )  # fmt: skip
 
 
 def _tolerance(dtype: np.dtype, rtol: float | None) -> tuple[float, float]:
@@ -172,7 +213,7 @@ def check_compile(
     arrays = call_of("check_compile", fn, args, constant=True)
     compiled = redrawing(compile(fn))
     fn = redrawing(fn)
-    run_plain(fn, arrays)
+    run_plain("check_compile", fn, arrays)
     look_at = "the simplify, schedule and emit passes, and the lowering"
     expected = [operand(x, "a result") for x in tree.leaves(fn(*arrays))]
     for call in ("first", "second"):

@@ -433,6 +433,8 @@ UNDRAWN = {
     "sum_gradients.axis": "its backward is not the adjoint of its forward, by design",
     "sum_partials.axis": "its backward is not the adjoint of its forward, by design",
     "class_index": "a check of labels, which are integers",
+    "checked_index": "a check of indices, which are integers",
+    "random_parameter": "a check of what a draw is given, which is itself no float",
     "while_loop": "without max_steps it has forward mode alone",
     "placeholder": "made by recording", "projection": "made by recording",
     "identity": "made by recording", "mark": "made by recording",

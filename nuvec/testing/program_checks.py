@@ -25,6 +25,7 @@ from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy
 from nuvec.core.array import eval as evaluate
 from nuvec.core.config import config
+from nuvec.core.errors import ArgumentError
 from nuvec.core.ops.differentiation import depends
 from nuvec.distributed.group import Group, run_local
 from nuvec.testing.compare import difference, inner, program_of, random_like, same_bits
@@ -312,12 +313,16 @@ def check_case(
     """Check a program in all ways of `checks`; see the top of this file.
 
     Raises AssertionError with the smallest program that still fails, its inputs, the two values
-    and the rule to look at.
+    and the rule to look at; ArgumentError when `checks` is empty or names something else.
 
     >>> from nuvec.testing.programs import random_case
     >>> check_case(random_case(3, ranks=1, sizes=(2, 4)), [("jvp", ""), ("vjp", "")])
     """
-    failed = failure_of(case, checks, timeout)
+    if not isinstance(case, Case):
+        raise ArgumentError(
+            f"check_case takes a Case, as random_case(seed) makes one, got {type(case).__name__}"
+        )
+    failed = failure_of(case, _checked(checks), timeout)
     if failed is None:
         return
     small = case
@@ -335,6 +340,25 @@ def check_case(
              *failed.values, "the smallest program that fails:", str(small),
              "as recorded on rank 0:", _recorded(small)]  # fmt: skip
     raise AssertionError("\n".join(lines))
+
+
+def _checked(checks: Any) -> list[tuple[str, str]]:
+    """The checks that `check_case` is given; ArgumentError for what is none."""
+    found = [tuple(c) if isinstance(c, list) else c for c in checks] if (
+        isinstance(checks, tuple | list)
+    ) else []  # fmt: skip
+    if not found:
+        raise ArgumentError(
+            "check_case: checks must be a list of pairs (what, of which form of the program), as "
+            f"in [('jvp', ''), ('vmap', 'vjp')]; got {checks!r}"
+        )
+    for c in found:
+        if c not in CHECKS:
+            raise ArgumentError(
+                f"check_case: {c!r} is no check; a check is a pair of one of {tuple(METHODS)} and "
+                f"one of {tuple(FORMS)}"
+            )
+    return found
 
 
 def _recorded(case: Case) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy
-from nuvec.core.errors import ShapeError
+from nuvec.core.errors import ArgumentError, ShapeError
+from nuvec.testing.compare import natural
 from nuvec.testing.exchanges import EXCHANGES, Unfit
 from nuvec.testing.operations import LIMIT, OPERATIONS, Choices, Operation, kind_of, seeded
 
@@ -218,15 +219,25 @@ def random_case(
     >>> case = random_case(0, ranks=1)
     >>> outs = case.program(nv.distributed.default_group(), *map(nv.array, case.points[0][0]))
     """
-    case = draw_case(seeded(seed), ranks, sizes, operations)
+    name = "random_case"
+    case = draw_case(seeded(natural(f"{name}: seed", seed)), ranks, sizes, operations, name)
     return replace(case, seed=seed)
 
 
 def draw_case(
     choose: Choices, ranks: int | None = None, sizes: tuple[int, int] = (10, 40),
-    operations: Sequence[Operation | Nested] | None = None,
+    operations: Sequence[Operation | Nested] | None = None, name: str = "draw_case",
 ) -> Case:  # fmt: skip
-    """A random program from any source of decisions."""
+    """A random program from any source of decisions; `name` is whose arguments these are."""
+    if ranks is not None:
+        ranks = natural(f"{name}: ranks", ranks, 1)
+    if not isinstance(sizes, tuple | list) or len(sizes) != 2:
+        raise ArgumentError(f"{name}: sizes must be (fewest, most) steps, got {sizes!r}")
+    low, high = (natural(f"{name}: sizes[{i}]", n, 1) for i, n in enumerate(sizes))
+    if low > high:
+        raise ArgumentError(f"{name}: sizes must be (fewest, most) steps, got {tuple(sizes)}")
+    if operations is not None:
+        _check_operations(operations, 4 if ranks is None else ranks, name)
     count = choose.pick([1, 1, 2, 2, 3, 4]) if ranks is None else ranks
     shapes = [choose.pick(SHAPES) for _ in range(choose.integer(2, 3))]
     generator = np.random.Generator(np.random.PCG64(choose.integer(0, 2**31)))
@@ -234,8 +245,24 @@ def draw_case(
         tuple(tuple(_point(generator, s) for s in shapes) for _ in range(count))
         for _ in range(SAMPLES)
     )
-    drawing = Drawing(choose, operations, choose.integer(*sizes), depth=1)
+    drawing = Drawing(choose, operations, choose.integer(low, high), depth=1)
     return Case(drawing.program(points), points)
+
+
+def _check_operations(operations: Any, ranks: int, name: str) -> None:
+    if not isinstance(operations, tuple | list) or not operations:
+        raise ArgumentError(
+            f"{name}: operations must be a list of what to draw from (nuvec.testing.OPERATIONS has "
+            f"all), got {operations!r}"
+        )
+    for o in operations:
+        if not isinstance(o, Operation | Nested):
+            raise ArgumentError(f"{name}: {o!r} is no nuvec.testing.Operation")
+    if all(o.sizes > ranks for o in operations):
+        raise ArgumentError(
+            f"{name}: none of the operations runs on {ranks} rank{'s' * (ranks > 1)}: they need "
+            f"{min(o.sizes for o in operations)} or more"
+        )
 
 
 def _point(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -284,6 +311,8 @@ class Drawing:
         inputs = len(points[0][0])
         values = [[list(v) for v in point] for point in points]
         families = self.operations(len(points[0]))
+        if not families:  # a body, where all there is to draw from holds bodies itself
+            raise Unfit
         steps: list[Step] = []
         used: set[int] = set()
         count = failures = 0

@@ -23,7 +23,15 @@ from nuvec.core.primitive import (
 )
 from nuvec.core.walk import Step, marked_graph
 from nuvec.transforms.arguments import arrays_of
-from nuvec.transforms.jvp import fitting, fitting_list, is_active, not_a_derivative, split_aux, tied
+from nuvec.transforms.jvp import (
+    fitting,
+    fitting_list,
+    is_active,
+    like,
+    not_a_derivative,
+    split_aux,
+    tied,
+)
 
 Cotangents = dict[Node, Any]
 
@@ -206,7 +214,7 @@ class Recording:
             backward_walk(self.trace, self.steps, carried)
         results = [carried.get(n) for n in self.inputs]
         filled = [
-            (zeros_of(n.aval) if dtypes.is_inexact(n.aval.dtype) else None) if c is None else c
+            None if c is None and not dtypes.is_inexact(n.aval.dtype) else like(n.aval, c)
             for c, n in zip(results, self.inputs, strict=True)
         ]
         return tied(filled, effects or self.effects)

@@ -12,11 +12,17 @@ from typing import Any
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, literal
 from nuvec.core.errors import DtypeError, ShapeError, TreeError
-from nuvec.core.functions.stream import RANDOM_KEY, RandomPosition, source_aval, source_id
+from nuvec.core.functions.stream import (
+    RANDOM_KEY,
+    Folded,
+    RandomPosition,
+    another_stream,
+    source_aval,
+    source_id,
+)
 from nuvec.core.ir import IR, Atom, Aval, Literal, Var, aval
 from nuvec.core.node import Trace
 from nuvec.core.ops.build import converted
-from nuvec.core.ops.random import random_fold_in_p
 from nuvec.core.pytree import Path
 from nuvec.core.recording import replay, trace_ir
 from nuvec.transforms.arguments import arrays_of
@@ -185,7 +191,7 @@ def own_stream(ir: IR, captures: Sequence[Any]) -> tuple[IR, list[Any]]:
 
     def function(*inputs: Array) -> list[Array]:
         values = list(inputs)
-        values[key] = random_fold_in_p.bind(inputs[key], inputs[position])
+        values[key] = another_stream(inputs[key], inputs[position], Folded.BACKWARD)
         values[position] = literal(0, inputs[position].dtype)
         return replay(ir, values)
 

@@ -19,15 +19,16 @@ from nuvec.core.ir import IR, Aval, Var, or_token, results_of
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace, traces_set
 from nuvec.core.ops.batching import batch_first
-from nuvec.core.ops.comparison import less_equal
+from nuvec.core.ops.comparison import equal, greater_equal, less_equal, logical_not
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.selection import where
-from nuvec.core.ops.shape import reshape
+from nuvec.core.ops.shape import broadcast_to, reshape
 from nuvec.core.primitive import Primitive, detach
 from nuvec.core.recording import replay, trace_ir
 from nuvec.transforms.axis import communicates
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.derive import Split, split_ir
+from nuvec.transforms.guard import can_raise, guarded
 from nuvec.transforms.vmap import batched_ir
 
 Branches = tuple[IR, ...]
@@ -49,23 +50,41 @@ def _vmap(
     size: int, axes: Sequence[int | None], index: Array, *operands: Array, branches: Branches
 ) -> tuple[list[Array], list[int | None]]:
     in_axes = tuple(axes[1:])
-    which = [batched_ir(b, size, in_axes)[1] for b in branches]
-    forced = tuple(any(each) for each in zip(*which, strict=True))
     if axes[0] is None:
+        which = [batched_ir(b, size, in_axes)[1] for b in branches]
+        forced = tuple(any(each) for each in zip(*which, strict=True))
         batched = tuple(batched_ir(b, size, in_axes, forced)[0] for b in branches)
         outs = cond_p.bind(index, *operands, branches=batched)
         return outs, [0 if f else None for f in forced] or [None]
     if any(communicates(b) for b in branches):
         raise NuvecError(
-            "vmap of cond (or switch) with a predicate that is mapped evaluates every branch and "
-            "selects, and a branch communicates: take the communication out of the cond"
+            "vmap of cond, switch or while_loop (with max_steps), whose predicate or condition is "
+            "mapped, evaluates every branch, or the body, and selects; and that communicates. Take "
+            "the communication out of it"
         )
-    # Each element takes its own branch: all are evaluated, and selected from.
-    everywhere = (True,) * len(forced)
+    # Each element takes its own branch: all are evaluated, and selected from.  What goes wrong in
+    # a branch is an error of the elements that take it alone.
+    everywhere = (True,) * len(branches[0].outputs)
     index = batch_first(index, axes[0], size)
-    found = [replay(batched_ir(b, size, in_axes, everywhere)[0], operands) for b in branches]
+    found = []
+    for k, branch in enumerate(branches):
+        if can_raise(branch):
+            mine = batched_ir(guarded(branch), size, (0, *in_axes), everywhere)[0]
+            found.append(replay(mine, [_takes(index, k, len(branches)), *operands]))
+        else:
+            found.append(replay(batched_ir(branch, size, in_axes, everywhere)[0], operands))
     outs = [_select(index, values) for values in zip(*found, strict=True)]
     return outs, [0] * len(outs)
+
+
+def _takes(index: Array, k: int, count: int) -> Array:
+    """Which elements of the batch take branch k."""
+    if dtypes.is_bool(index.dtype):
+        return index if k else logical_not(index)
+    if count == 1:
+        return broadcast_to(literal(True, dtypes.bool_), index.shape)
+    compare = less_equal if k == 0 else greater_equal if k == count - 1 else equal
+    return compare(index, literal(k, index.dtype))
 
 
 def _select(index: Array, values: Sequence[Array]) -> Array:
@@ -163,9 +182,8 @@ def _agree(branches: Branches, mode: str, active: tuple[bool, ...]) -> _Parts:
                 mine.append(("operand", i))
                 continue
             # Under vmap every branch's linear part runs, on what is in the slots: another branch's
-            # numbers do no harm there, but its integers may be indices that are out of bounds.
-            shared = dtypes.is_inexact(r.aval.dtype)
-            free = (k for k, a in enumerate(slots) if shared and a is r.aval and k not in taken)
+            # numbers do no harm there, for it is guarded.
+            free = (k for k, a in enumerate(slots) if a is r.aval and k not in taken)
             k = next(free, len(slots))
             if k == len(slots):
                 slots.append(r.aval)

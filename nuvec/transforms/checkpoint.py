@@ -26,7 +26,7 @@ from nuvec.core.primitive import Primitive, detach
 from nuvec.core.pytree import Path
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
-from nuvec.transforms.arguments import arrays_of, bind_arguments, label_of, require_function
+from nuvec.transforms.arguments import arrays_of, bind_arguments, call, label_of, require_function
 from nuvec.transforms.bodies import Body, marked
 from nuvec.transforms.derive import Split, lean_split, split_ir
 from nuvec.transforms.grad import name_of
@@ -136,7 +136,12 @@ def _needs(forward: IR, wanted: Sequence[Any], policy: Policy) -> _Needs:
 def _is_kept(eqn: Eqn, policy: Policy) -> bool:
     if eqn.effect or _draws(eqn):
         return True
-    return policy(eqn.primitive.name, [a.aval for a in eqn.inputs], eqn.params)
+    given = (eqn.primitive.name, [a.aval for a in eqn.inputs], eqn.params)
+    says = "checkpoint calls its policy with (primitive_name, input_avals, params)"
+    kept = call(policy, given, says)
+    if not isinstance(kept, bool | np.bool_):
+        raise ArgumentError(f"{says}, and it returned {kept!r:.60}; it must return True or False")
+    return bool(kept)
 
 
 def _draws(eqn: Eqn) -> bool:
@@ -181,11 +186,16 @@ def checkpoint(f: Callable[..., Any], policy: str | Policy = "nothing") -> Calla
 
     policy -- what to keep besides the inputs: "nothing", "dots" (results of contractions),
               "everything", or `policy(primitive_name, input_avals, params) -> bool` for each
-              equation.  Results of communications and random draws are always kept.
+              equation of `f` (a loop is one).  Results of communications and random draws are
+              always kept, so that with dropout memory falls less.
 
-    Values and gradients are bit for bit those of `f`.  Cutting n layers into sqrt(n) checkpointed
-    pieces makes the memory of a backward pass grow with sqrt(n) (Chen et al., "Training Deep Nets
-    with Sublinear Memory Cost", 2016, arXiv:1604.06174).
+    `f` is recorded: as in compile, its arrays have no values inside (`if` on one raises), and
+    arguments are arrays or trees of them.
+
+    Values and gradients are bit for bit those of `f` (where a while_loop or a custom backward draws
+    from the default random stream, they are of other draws).  Cutting n layers into sqrt(n)
+    checkpointed pieces makes the memory of a backward pass grow with sqrt(n) (Chen et al.,
+    "Training Deep Nets with Sublinear Memory Cost", 2016, arXiv:1604.06174).
 
     >>> import nuvec as nv
     >>> nv.grad(nv.checkpoint(lambda x: nv.sin(nv.sin(x))))(0.0)

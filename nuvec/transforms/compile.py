@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +12,12 @@ import numpy as np
 from nuvec.core import tree
 from nuvec.core.array import Array, eval
 from nuvec.core.config import config
-from nuvec.core.errors import ArgumentError, ShapeError
-from nuvec.core.functions.stream import RANDOM_KEY, RandomPosition, drawn, read_sources, source_aval
+from nuvec.core.functions.stream import RANDOM_KEY, read_sources
 from nuvec.core.interpreter import flush, queue_of
 from nuvec.core.ir import IR, Aval
 from nuvec.core.lower import Plan, lower
 from nuvec.core.node import Node, constant, context, live
+from nuvec.core.primitive import local_handle
 from nuvec.core.recording import trace_ir
 from nuvec.core.traceback import filtered, note_source
 from nuvec.transforms.arguments import (
@@ -34,44 +33,17 @@ from nuvec.transforms.arguments import (
 )
 from nuvec.transforms.call import call_p
 from nuvec.transforms.donate import run_donating, to_donate
+from nuvec.transforms.entry import Entry, captured_nodes
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.ir_tools import label_leaves
-from nuvec.transforms.shapeless import PROBE, Polymorphic, leading_size, with_leading_size
+from nuvec.transforms.sizes import Sizes
+from nuvec.transforms.static import Static
 
 # What a trace may read besides its arguments, and so belongs to its signature: the default group
 # (which `nuvec.distributed`, built on this file, enters here).
 GUARDS: list[Callable[[], Any]] = []
 
 CACHE_SIZE = 128  # programs a compiled function keeps; the least recently used goes first
-
-
-@dataclass
-class _Entry:
-    """One traced signature: its IR, where its captures are read from, its output's structure."""
-
-    ir: IR
-    captures: list[Any]
-    structure: Any
-    plan: Plan | None = None
-
-    def fits(self) -> bool:
-        """Captured arrays may have been rebound to another shape or dtype."""
-        return all(
-            source_aval(c) is v.aval for c, v in zip(self.captures, self.ir.inputs, strict=False)
-        )
-
-
-@dataclass
-class _Base:
-    """A signature of a shapeless function: its first recording, and from the second on how the
-    program depends on the leading size."""
-
-    signature: Any
-    avals: tuple[Aval, ...]
-    entry: _Entry
-    program: Polymorphic | None = None
-    size: int = -1
-    draws: tuple[int, int] = (0, 0)  # from the default stream, of the two recordings
 
 
 class Lowered(NamedTuple):
@@ -114,15 +86,14 @@ class Compiled:
         self._f = f
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
-        self._cache: OrderedDict[Any, _Entry] = OrderedDict()
+        self._cache: OrderedDict[Any, Entry] = OrderedDict()
         self._signature = signature_of(f)
         name = f"compile of {name_of(f)}"
         check_positions(f"{name}: static_argnums", self._signature, static_argnums)
         check_positions(f"{name}: donate_argnums", self._signature, donate_argnums)
         check_names(f"{name}: static_argnames", self._signature, static_argnames)
-        self._shapeless = shapeless
+        self._sizes = Sizes(name_of(f)) if shapeless else None
         self._donate_argnums = donate_argnums
-        self._bases: list[_Base] = []  # of shapeless signatures
 
     def __repr__(self) -> str:
         return f"<compiled {name_of(self._f)}, {len(self._cache)} signature(s)>"
@@ -133,10 +104,13 @@ class Compiled:
     @filtered
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if config.disable_compile:
-            return self._f(*args, **kwargs)
+            own = tree.map(lambda x: local_handle(x) if isinstance(x, Array) else x, (args, kwargs))
+            return self._f(*own[0], **own[1])
         entry, arrays = self._entry(args, kwargs)
-        operands = [*read_sources(entry.captures), *arrays]
         name = name_of(self._f)
+        if entry.traces:
+            entry.refuse_leaked(name)
+        operands = [*read_sources(entry.captures), *arrays]
         if context.traces or any(a._node.marks and live(a._node.marks) for a in operands):
             outs = call_p.bind(*operands, ir=entry.ir, name=name)
         else:
@@ -160,7 +134,7 @@ class Compiled:
             start += count
         return places
 
-    def _run(self, entry: _Entry, operands: list[Array], places: list[int]) -> list[Array]:
+    def _run(self, entry: Entry, operands: list[Array], places: list[int]) -> list[Array]:
         """Run at once, after the communications queued before."""
         if entry.ir.effect:
             queue = queue_of(Node(call_p, (), {"ir": entry.ir}, None))
@@ -181,23 +155,25 @@ class Compiled:
             raise
         return [Array(constant(v, a)) for v, a in zip(results, entry.ir.out_avals, strict=True)]
 
-    def _entry(self, args: Any, kwargs: Any) -> tuple[_Entry, list[Array]]:
+    def _entry(self, args: Any, kwargs: Any) -> tuple[Entry, list[Array]]:
         """The traced program for these arguments, and their arrays."""
         static, args, kwargs = self._split_static(args, kwargs)
         leaves, structure = tree.flatten((args, kwargs))
         arrays = self._arrays(leaves, structure, args)
         avals = tuple([a._node.aval for a in arrays])
         key = _key(structure, avals, static)
-        try:
-            entry = self._cache.get(key)
-        except TypeError as error:
-            raise self._unhashable(static, error) from None
+        entry = self._cache.get(key)
         if entry is None or not entry.fits():
-            entry = self._derived(structure, avals, static)
-            if entry is None:
-                entry = self._trace(args, kwargs, static, structure, avals)
-                self._learn(args, kwargs, static, structure, avals, entry)
+
+            def record(avals: tuple[Aval, ...]) -> Entry:
+                return self._trace(args, kwargs, static, structure, avals)
+
+            if self._sizes is None:
+                entry = record(avals)
+            else:
+                entry = self._sizes.entry(_key(structure, (), static), avals, record)
             # Computed anew: the trace may have been the first to ask for the default group.
+            self._forget_ended()
             self._cache[_key(structure, avals, static)] = entry
             if len(self._cache) > CACHE_SIZE:
                 self._cache.popitem(last=False)
@@ -205,66 +181,21 @@ class Compiled:
             self._cache.move_to_end(key)
         return entry, arrays
 
+    def _forget_ended(self) -> None:
+        """Drop what was traced for ranks that have ended (of `run_local`): it keeps their world."""
+        for key, entry in list(self._cache.items()):
+            of_call = [*[s.value for s in key[2]], *key[3:]]
+            queues = [getattr(x, "queue", None) for x in of_call]
+            queues.append(queue_of(Node(call_p, (), {"ir": entry.ir}, None)))
+            if any(q is not None and q.ended for q in queues):
+                del self._cache[key]
+
     def _arrays(self, leaves: Any, structure: Any, args: Any) -> list[Array]:
         name = name_of(self._f)
         return arrays_of(
             leaves, structure,
             lambda p: f"compile of {name}: {label_of(p, labels_of(self._f, args))}",
         )  # fmt: skip
-
-    def _unhashable(self, static: Any, error: TypeError) -> ArgumentError:
-        for place, kind, value in static:
-            try:
-                hash(value)
-            except TypeError:
-                return ArgumentError(
-                    f"compile of {name_of(self._f)}: static arguments are part of the signature "
-                    f"and must be hashable, and argument {place!r} is a {kind.__name__}; pass a "
-                    "hashable value (a tuple for a list), or an array that is not static"
-                )
-        return ArgumentError(f"compile of {name_of(self._f)}: {error}")
-
-    def _derived(self, structure: Any, avals: tuple[Aval, ...], static: Any) -> _Entry | None:
-        """A shapeless program at another leading size, without tracing."""
-        for base in self._bases if self._shapeless else ():
-            if base.program is not None and base.signature == _key(structure, (), static):
-                sizes = leading_size(avals, base.avals)
-                if sizes is not None and sizes[1] == base.size and base.entry.fits():
-                    ir = base.program.at(sizes[0])
-                    draws = base.program.number(base.draws, sizes[0])
-                    captures = [RandomPosition(draws) if isinstance(c, RandomPosition) else c
-                                for c in base.entry.captures]  # fmt: skip
-                    return _Entry(ir, captures, base.entry.structure)
-        return None
-
-    def _learn(
-        self, args: Any, kwargs: Any, static: Any, structure: Any, avals: tuple[Aval, ...],
-        entry: _Entry,
-    ) -> None:  # fmt: skip
-        """The second size of a shapeless function says how its program depends on the size; a
-        third, recorded on nothing but shapes, confirms it."""
-        if not self._shapeless:
-            return
-        signature = _key(structure, (), static)
-        for base in self._bases:
-            sizes = leading_size(avals, base.avals)
-            if base.signature != signature or base.program is not None or sizes is None:
-                continue
-            now, before = sizes
-            try:
-                program = Polymorphic(name_of(self._f), base.entry.ir, before, entry.ir, now)
-            except ShapeError:
-                if 1 not in sizes:
-                    raise
-                if before == 1:  # an axis of size 1 broadcasts: another program than all others
-                    base.avals, base.entry = avals, entry
-                return
-            probe = with_leading_size(avals, base.avals, PROBE)
-            program.confirm(self._trace(args, kwargs, static, structure, probe).ir, PROBE)
-            base.size, base.program = before, program
-            base.draws = (drawn(base.entry.captures), drawn(entry.captures))
-            return
-        self._bases = [*self._bases[-7:], _Base(signature, avals, entry)]
 
     def _split_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """(static values by name, args with them replaced by None, kwargs without them)."""
@@ -277,14 +208,14 @@ class Compiled:
         by_name = {names[n] for n in numbers if n < len(names)} | self._static_argnames
         places: list[Any] = [(n, args[n]) for n in sorted(numbers) if n < len(args)]
         places += [(k, v) for k, v in sorted(kwargs.items()) if k in by_name]
-        # A type beside the value: 1, 1.0 and True are equal and not the same.
-        static = tuple([(k, type(v), v) for k, v in places])
+        name = f"compile of {name_of(self._f)}"
+        static = tuple([Static(name, place, value) for place, value in places])
         rest = tuple(None if i in numbers else a for i, a in enumerate(args))
         return static, rest, {k: v for k, v in kwargs.items() if k not in by_name}
 
     def _trace(
         self, args: Any, kwargs: Any, static: Any, structure: Any, avals: tuple[Aval, ...]
-    ) -> _Entry:
+    ) -> Entry:
         name = name_of(self._f)
         paths, _ = tree.flatten_with_path((args, kwargs))
         labels = labels_of(self._f, args)
@@ -293,14 +224,14 @@ class Compiled:
         def function(*inputs: Array) -> list[Array]:
             a, k = tree.unflatten(structure, inputs)
             a = list(a)
-            for place, _, value in static:
-                if isinstance(place, int):
-                    a[place] = value
+            for s in static:
+                if isinstance(s.place, int):
+                    a[s.place] = s.value
                 else:
-                    k[place] = value
-            leaves, s = tree.flatten(self._f(*a, **k))
-            out_structure.append(s)
-            return arrays_of(leaves, s, lambda p: f"compile of {name}: output{tree.keystr(p)}")
+                    k[s.place] = s.value
+            leaves, result = tree.flatten(self._f(*a, **k))
+            out_structure.append(result)
+            return arrays_of(leaves, result, lambda p: f"compile of {name}: output{tree.keystr(p)}")
 
         ir, captures = trace_ir(
             function,
@@ -310,7 +241,9 @@ class Compiled:
             by_handle=True,
             late=True,
         )
-        return _Entry(ir, captures, out_structure[0])
+        marks = [live(n.marks) for n in captured_nodes(captures) if n.marks]
+        traces = frozenset().union(*[m for m in marks if m])
+        return Entry(ir, captures, out_structure[0], traces=traces)
 
     @filtered
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -348,7 +281,7 @@ class Compiled:
         if s != structure:
             lines.append(f"traces: the arguments have structure {structure}, last time {s}")
         elif st != static:
-            lines.append(f"traces: static arguments are {static}, last time {st}")
+            lines.append(f"traces: static arguments are {list(static)}, last time {list(st)}")
         elif a == avals:
             lines.append("traces: the default group is another one")
         else:
@@ -363,7 +296,8 @@ class Compiled:
     def clear_cache(self) -> None:
         """Forget every traced signature."""
         self._cache.clear()
-        self._bases.clear()
+        if self._sizes is not None:
+            self._sizes.bases.clear()
 
 
 def _key(structure: Any, avals: tuple[Aval, ...], static: Any) -> tuple[Any, ...]:
@@ -386,15 +320,26 @@ def compile(
     through their handle at every call.  Inside `f`, `if` on a traced value raises
     ConcretizationError: use nv.where, nv.cond, or make the argument static.
 
-    static_argnums, static_argnames -- arguments that are part of the signature (hashable)
+    What `f` assigns to an argument (`x[i] = v`, `x += v`) stays local to the call, as in every
+    transform: the caller's array keeps its value, and an array that is passed twice, or captured
+    too, is another handle in each place.  In the plain function it is the caller's, everywhere.
+
+    static_argnums, static_argnames -- arguments that are part of the signature: hashable, without
+                 Arrays.  Numbers are the same when type and bits are, in tuples, frozensets and
+                 dataclasses too; other objects when their type is and `==` says so
     shapeless -- one program for every size of the leading axis (the batch): `f` is traced at the
-                 first two sizes and once more to confirm, and further sizes follow.  ShapeError
-                 where it does other things at other sizes
+                 first two sizes and at large ones to confirm and to note what it asks of the size;
+                 further sizes follow.  ShapeError where it does other things at other sizes: a
+                 comparison with another outcome, a count that is not linear in the size
     donate_argnums -- arguments whose arrays the call may write its results over (the parameters
                  and optimizer state of a training step).  An array whose memory was taken raises
                  when it is used again; one that something else can see is left alone
 
     `lower(*args)` shows the program, `explain(*args)` says why a call would trace again.
+
+    Raises ArgumentError for static arguments that are no such values, and LeakedTracerError where
+    `f` was traced inside a transform of which it captured a value, and that has returned: the
+    value is one of an old call, and would not be differentiated.
 
     >>> import nuvec as nv
     >>> step = nv.compile(lambda x: nv.sin(x) * 2)

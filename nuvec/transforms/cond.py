@@ -32,10 +32,13 @@ def cond(
     """`true_fun(*operands)` where `predicate` holds, else `false_fun(*operands)`.
 
     Only the branch taken runs (under vmap with a mapped predicate, both do, and each element
-    selects).  Both must return trees of one structure, with equal shapes and dtypes; TreeError,
-    ShapeError or DtypeError otherwise.
+    selects; what goes wrong in a branch is an error of the elements that take it alone).  Both
+    must return trees of one structure, with equal shapes and dtypes; TreeError, ShapeError or
+    DtypeError otherwise.
 
     predicate -- a boolean scalar: an Array of shape () and dtype bool, or a Python bool
+
+    The default random stream moves on by what the branch that draws most draws.
 
     >>> import nuvec as nv
     >>> nv.cond(nv.array(3.0) > 2, lambda x: x + 1, lambda x: -x, 1.0)
@@ -62,9 +65,10 @@ _TRUTH = ("the false branch", "the true branch")
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
     """`branches[index](*operands)`; an index outside the branches is clamped to the nearest.
 
-    Only the branch taken runs (under vmap with a mapped index all do, and each element selects).
-    All must return trees of one structure, with equal shapes and dtypes; TreeError, ShapeError or
-    DtypeError otherwise.
+    Only the branch taken runs (under vmap with a mapped index all do, and each element selects;
+    what goes wrong in a branch is an error of the elements that take it alone).  All must return
+    trees of one structure, with equal shapes and dtypes; TreeError, ShapeError or DtypeError
+    otherwise.
 
     index    -- an integer scalar: an Array of shape (), or a Python int
     branches -- a sequence of at least one function

@@ -15,11 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from nuvec.core import dtypes, tree
+from nuvec.core import tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import DtypeError, NuvecError, ShapeError, TreeError
+from nuvec.core.errors import ArgumentError, NuvecError
 from nuvec.core.functions.stream import draws_undone
 from nuvec.core.ir import Aval
 from nuvec.core.node import Trace, context, open_trace, traces_set
@@ -27,9 +25,10 @@ from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.primitive import detach, local_handle, mark, placeholder
 from nuvec.core.recording import close
 from nuvec.core.traceback import filtered
+from nuvec.transforms.arguments import check_positions, integers, require_function, signature_of
+from nuvec.transforms.custom_call import Call
 from nuvec.transforms.custom_rule import refuse_reverse_over
 from nuvec.transforms.grad import name_of
-from nuvec.transforms.jvp import matching_leaves
 from nuvec.transforms.rule_record import Building, check_linear_rule, record_rule
 
 
@@ -50,13 +49,14 @@ class CustomFunction(ABC):
     kind = "custom function"
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = ()) -> None:
-        if not callable(fun):
-            raise TypeError(f"{self.kind} takes a function, got {type(fun).__name__}")
+        require_function(self.kind, fun)
         functools.update_wrapper(self, fun)
         self.fun = fun
-        self.nondiff = (
-            (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
-        )
+        option = f"{self.kind} {name_of(fun)}: nondiff_argnums"
+        self.nondiff = integers(option, nondiff_argnums)
+        check_positions(option, signature_of(fun), self.nondiff)
+        if len(set(self.nondiff)) != len(self.nondiff):
+            raise ArgumentError(f"{option}={self.nondiff} names an argument twice")
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
         self.jvp: Callable[..., Any] | None = None
@@ -102,7 +102,7 @@ class CustomFunction(ABC):
         if signature in self._linear:
             return
         # Inside, the function itself is plain: its operands have values, and may be asked for.
-        self._traced.building.append(Building((*signature, tuple(call.fixed.items())), None, []))
+        self._traced.building.append(Building(call.signature(), None, []))
         name = f"the jvp rule of {call.name}"
         try:
             with draws_undone(), open_trace("linear", name) as trace:
@@ -130,7 +130,9 @@ class custom_vjp(CustomFunction):
     tangents; without it, forward mode differentiates the function itself.
 
     The outputs of `fwd` and of the forward-mode rule must be those of the function.  They are
-    compared where both are recorded (vmap, compile, control flow); plain `grad` runs `fwd` alone.
+    compared where the function is recorded inside the derivative, as in `grad(compile(f))`,
+    `grad(vmap(f))` or the body of a scan; where `grad` itself calls it, in `grad(f)`,
+    `compile(grad(f))` or `vmap(grad(f))`, `fwd` runs alone.
 
     >>> import nuvec as nv
     >>> @nv.custom_vjp
@@ -145,10 +147,14 @@ class custom_vjp(CustomFunction):
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Give the forward (which returns residuals too) and the backward."""
+        name = f"custom_vjp {name_of(self.fun)}: defvjp"
+        require_function(name, fwd, "fwd")
+        require_function(name, bwd, "bwd")
         self.fwd, self.bwd = fwd, bwd
 
     def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
         """Give a forward-mode rule."""
+        require_function(f"custom_vjp {name_of(self.fun)}: defjvp", jvp)
         self.jvp = jvp
         return jvp
 
@@ -173,178 +179,6 @@ def _with_defaults(
         return args, kwargs
     bound.apply_defaults()
     return bound.args, dict(bound.kwargs)
-
-
-class Call:
-    """One call's arguments, taken apart: the differentiable ones are a tree of arrays."""
-
-    def __init__(self, rule: CustomFunction, args: tuple[Any, ...]) -> None:
-        self.rule = rule
-        self.name = name_of(rule.fun)
-        count = len(args)
-        for n in rule.nondiff:
-            if not -count <= n < count:
-                raise TypeError(
-                    f"{self.rule.kind} {self.name}: nondiff_argnums={n} of {count} arguments"
-                )
-        fixed = {n % count for n in rule.nondiff}
-        self.fixed = {i: args[i] for i in sorted(fixed)}
-        self.positions = [i for i in range(count) if i not in fixed]
-        moving = tuple(args[i] for i in self.positions)
-        paths, self.structure = tree.flatten_with_path(moving)
-        self.arrays = [
-            operand(leaf, f"{self.rule.kind} {self.name}: argument{tree.keystr(p)}")
-            for p, leaf in paths
-        ]
-        self.avals = [a.aval for a in self.arrays]
-        self.out_structure: Any = None
-        self.out_avals: Sequence[Aval] | None = None  # of the function, where it was run
-        self.residual_structure: Any = None
-        self.residual_static: dict[int, Any] = {}
-
-    def arguments(self, arrays: Sequence[Array]) -> list[Any]:
-        moving = iter(tree.unflatten(self.structure, list(arrays)))
-        count = len(self.positions) + len(self.fixed)
-        return [self.fixed[i] if i in self.fixed else next(moving) for i in range(count)]
-
-    def fun(self, *arrays: Array) -> list[Array]:
-        return self._flat(self.rule.fun(*self.arguments(arrays)), "the function")
-
-    def _flat(self, result: Any, what: str) -> list[Array]:
-        leaves, structure = tree.flatten(result)
-        if self.out_structure is not None and structure != self.out_structure:
-            raise TreeError(
-                f"{self.rule.kind} {self.name}: {what} returns the output {structure}, and the "
-                f"function {self.out_structure}; they must be the same. {_RETURNS[what]}"
-            )
-        self.out_structure = structure
-        return [operand(leaf, f"an output of {self.name}") for leaf in leaves]
-
-    def check_outputs(self, what: str, found: Sequence[Aval]) -> None:
-        """Raise unless a rule's outputs are the function's, where these are known."""
-        if self.out_avals is None:
-            return
-        paths, _ = tree.flatten_with_path(
-            tree.unflatten(self.out_structure, list(range(len(found))))
-        )
-        for (path, _), a, b in zip(paths, self.out_avals, found, strict=True):
-            if (a.shape, a.dtype) != (b.shape, b.dtype):
-                raise ShapeError(
-                    f"{self.rule.kind} {self.name}: output{tree.keystr(path)} of the function is "
-                    f"{a}, and of {what} {b}; they must be the same"
-                )
-
-    def fwd(self, *arrays: Array) -> tuple[list[Array], list[Array]]:
-        """Outputs and residuals, flat."""
-        assert self.rule.fwd is not None
-        result = self.rule.fwd(*self.arguments(arrays))
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise TreeError(
-                f"{self.rule.kind} {self.name}: fwd must return a pair (output, residuals), and it "
-                f"returned {type(result).__name__}"
-            )
-        outs = self._flat(result[0], "fwd")
-        leaves, self.residual_structure = tree.flatten(result[1])
-        # What is no array (a shape, an axis, a flag) is handed to bwd as it is.
-        self.residual_static = {
-            i: x for i, x in enumerate(leaves) if not isinstance(x, Array | np.ndarray | np.generic)
-        }
-        return outs, [
-            operand(x, f"a residual of {self.name}")
-            for i, x in enumerate(leaves)
-            if i not in self.residual_static
-        ]
-
-    def bwd(self, residuals: Sequence[Array], cs: Sequence[Array]) -> list[Array | None]:
-        """The arguments' cotangents, flat, checked against the arguments."""
-        assert self.rule.bwd is not None
-        kept, static = iter(residuals), self.residual_static
-        count = self.residual_structure.num_leaves
-        leaves = [static[i] if i in static else next(kept) for i in range(count)]
-        result = self.rule.bwd(
-            *self.fixed.values(),
-            tree.unflatten(self.residual_structure, leaves),
-            tree.unflatten(self.out_structure, list(cs)),
-        )
-        if not isinstance(result, tuple | list) or len(result) != len(self.positions):
-            raise TreeError(
-                f"{self.rule.kind} {self.name}: bwd must return a tuple with a cotangent for each "
-                f"of the {len(self.positions)} differentiable arguments; it returned "
-                + (f"{len(result)}" if isinstance(result, tuple | list) else type(result).__name__)
-            )
-        flat: list[Array | None] = []
-        for i, (part, c) in enumerate(zip(self.structure.children, result, strict=True)):
-            flat += self._cotangent(i, part, c, self.avals[len(flat) : len(flat) + part.num_leaves])
-        return flat
-
-    def jvp(self, *arrays: Array) -> list[Array]:
-        """Outputs and tangents by the forward-mode rule, flat, from primals and tangents."""
-        assert self.rule.jvp is not None
-        count = len(self.avals)
-        primals = tree.unflatten(self.structure, list(arrays[:count]))
-        tangents = tree.unflatten(self.structure, list(arrays[count:]))
-        result = self.rule.jvp(*self.fixed.values(), primals, tangents)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise TreeError(
-                f"{self.rule.kind} {self.name}: the jvp rule must return (out, tangent_out)"
-            )
-        outs = self._flat(result[0], "the jvp rule")
-        self.check_outputs("the jvp rule", [o.aval for o in outs])
-        moved = tree.leaves(result[1], is_leaf=lambda t: t is None)
-        if len(moved) != len(outs):
-            raise TreeError(
-                f"{self.rule.kind} {self.name}: the jvp rule's tangent is "
-                f"{tree.structure(result[1])}, and the output {self.out_structure}"
-            )
-        found = []
-        for t, out in zip(moved, outs, strict=True):
-            array = zeros_of(out.aval) if t is None else operand(t, f"a tangent of {self.name}")
-            if array.dtype != out.dtype and array.aval.weak:
-                array = array.astype(out.dtype)
-            if (array.shape, array.dtype) != (out.shape, out.dtype):
-                raise ShapeError(
-                    f"{self.rule.kind} {self.name}: the jvp rule's tangent is {array.aval}, and "
-                    f"the output {out.aval}"
-                )
-            found.append(array)
-        return [*outs, *found]
-
-    def _cotangent(
-        self, i: int, structure: Any, c: Any, avals: Sequence[Aval]
-    ) -> list[Array | None]:
-        if c is None:
-            return [None] * structure.num_leaves
-        what = f"{self.rule.kind} {self.name}: bwd's cotangents for argument {self.positions[i]}"
-        leaves = matching_leaves(what, structure, c)
-        paths, _ = tree.flatten_with_path(tree.unflatten(structure, list(range(len(avals)))))
-        found: list[Array | None] = []
-        for leaf, a, (path, _) in zip(leaves, avals, paths, strict=True):
-            where = what.replace("cotangents", "cotangent") + tree.keystr(path)
-            if leaf is None or not dtypes.is_inexact(a.dtype):
-                found.append(None)
-                continue
-            array = operand(leaf, where)
-            if array.shape != a.shape:
-                raise ShapeError(
-                    f"{where} has shape {array.shape}, and the argument {a.shape}; they must be "
-                    "equal (sum over what the function broadcast)"
-                )
-            if array.dtype != a.dtype:
-                if not array.aval.weak:
-                    raise DtypeError(
-                        f"{where} is {array.aval}, and the argument {a}; convert it with "
-                        f".astype({dtypes.name(a.dtype)!r})"
-                    )
-                array = array.astype(a.dtype)
-            found.append(array)
-        return found
-
-
-_RETURNS = {
-    "the function": "",
-    "fwd": "fwd returns the pair (output, residuals)",
-    "the jvp rule": "The rule returns the pair (output, tangent of the output)",
-}
 
 
 def _zeros_for(cs: Sequence[Array | None], avals: Sequence[Aval]) -> list[Array]:

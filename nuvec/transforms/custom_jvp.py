@@ -11,6 +11,7 @@ from nuvec.core.errors import NuvecError
 from nuvec.core.node import Trace, context, traces_set
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.primitive import detach, local_handle, mark
+from nuvec.transforms.arguments import require_function
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.custom import Call, CustomFunction
 from nuvec.transforms.custom_rule import split_rule
@@ -39,11 +40,15 @@ class custom_jvp(CustomFunction):
 
     def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
         """Give the rule; returns it, so that it serves as a decorator."""
+        require_function(f"custom_jvp {name_of(self.fun)}: defjvp", jvp)
         self.jvp = jvp
         return jvp
 
     def defjvps(self, *rules: Callable[..., Any] | None) -> None:
         """Give one rule for each differentiable argument."""
+        for rule in rules:
+            if rule is not None:
+                require_function(f"custom_jvp {name_of(self.fun)}: defjvps", rule)
         if self.nondiff:
             raise TypeError(
                 f"custom_jvp {name_of(self.fun)}: defjvps takes functions without nondiff_argnums; "

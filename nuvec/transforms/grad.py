@@ -10,11 +10,8 @@ from typing import Any
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, literal, operand
 from nuvec.core.errors import ArgumentError, DtypeError
-from nuvec.core.node import Trace
-from nuvec.core.primitive import (
-    identity_input,
-    local_handle,
-)  # fmt: skip
+from nuvec.core.node import Node, Trace
+from nuvec.core.primitive import identity_input, local_handle
 from nuvec.core.traceback import filtered
 from nuvec.transforms.arguments import (
     arrays_of,
@@ -33,7 +30,9 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
     Returns (output, vjp_fn), and the auxiliary output third with `has_aux`.  `vjp_fn(cotangent)`
     takes a tree like the output's and returns a tuple of trees like the primals; integer leaves
-    get None.  It may be called any number of times.
+    get None.  It may be called any number of times.  None in the place of a leaf, or of the whole
+    output where that is one array, is a cotangent of zero; integer and boolean outputs, which have
+    no derivative, take None or zeros of such a dtype.
 
     >>> import nuvec as nv
     >>> y, pull = nv.vjp(lambda x: x * x, nv.array([1.0, 2.0]))
@@ -57,7 +56,8 @@ def vjp_as(name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: 
 
     recording.run(arguments, inputs)
 
-    def vjp_fn(cotangent: Any) -> Any:
+    def vjp_fn(*given: Any, **named: Any) -> Any:
+        cotangent = only_argument(name, given, named)
         avals = [n.aval for n in recording.nodes]
         pulled = recording.pull(
             match_leaves(
@@ -69,6 +69,18 @@ def vjp_as(name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: 
     out = tree.unflatten(recording.structure, [Array(n) for n in recording.nodes])
     vjp_fn = filtered(vjp_fn)
     return (out, vjp_fn, recording.aux) if has_aux else (out, vjp_fn)
+
+
+def only_argument(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The cotangent that the function `name` made was called with; ArgumentError for others."""
+    values = [*given, *named.values()]
+    if len(values) != 1 or not set(named) <= {"cotangent"}:
+        keywords = f", and the keywords {sorted(named)}" if named else ""
+        raise ArgumentError(
+            f"{name}: the function it made takes one argument, a cotangent: a tree like the "
+            f"output. It was given {len(given)}{keywords}"
+        )
+    return values[0]
 
 
 def name_of(f: Any) -> str:
@@ -129,9 +141,7 @@ def _differentiated(
         inputs: list[Array] = []
         structures: list[Any] = []
 
-        others = [a for i, a in enumerate(args) if i not in positions]
-        others += [a for k, a in kwargs.items() if k not in keywords]
-        kept = [(h, h._node) for h in tree.leaves(others) if isinstance(h, Array)]
+        kept: list[tuple[Array, Node]] = []
 
         def arguments(trace: Trace) -> tuple[tuple[Any, ...], dict[str, Any]]:
             fresh, named = list(args), dict(kwargs)
@@ -139,17 +149,19 @@ def _differentiated(
                 fresh[n] = _input(trace, args[n], label_at(f, n), inputs, structures)
             for k in keywords:
                 named[k] = _input(trace, kwargs[k], f"argument {k!r}", inputs, structures)
-            # What f assigns to its other arguments (`x[i] = v`) stays local: they get nodes of
-            # their own meanwhile, inside the caller's own containers.
-            for handle, _ in kept:
-                handle._node = local_handle(handle)._node
+            for n, a in enumerate(args):
+                if n not in positions:
+                    fresh[n] = _local(a, kept)
+            for k, a in kwargs.items():
+                if k not in keywords:
+                    named[k] = _local(a, kept)
             return tuple(fresh), named
 
         recording = Recording(f, name, has_aux)
         try:
             recording.run(arguments, inputs)
         finally:
-            for handle, node in kept:
+            for handle, node in reversed(kept):  # a handle may be there twice
                 handle._node = node
         value = _scalar_output(recording)
         pulled = recording.pull([literal(1.0, value.dtype)])
@@ -222,6 +234,20 @@ def _input(trace: Trace, value: Any, label: str, inputs: list[Array], structures
         fresh.append(identity_input(trace, array))
     inputs.extend(fresh)
     return tree.unflatten(structure, fresh)
+
+
+def _local(value: Any, kept: list[tuple[Array, Node]]) -> Any:
+    """An argument that is not differentiated, as the function gets it: what is assigned to its
+    arrays (`x[i] = v`) stays local.  An Array gets a handle of its own; those in a container, which
+    stays the caller's, since the function may write to it, get nodes of their own meanwhile, and
+    `kept` says what to give back to whom."""
+    if type(value) is Array:
+        return local_handle(value)
+    for handle in tree.leaves(value):
+        if isinstance(handle, Array):
+            kept.append((handle, handle._node))
+            handle._node = local_handle(handle)._node
+    return value
 
 
 def _scalar_output(recording: Recording) -> Array:

@@ -132,7 +132,8 @@ def _jacfwd(
         found = linearize_as(name, _with_arguments(f, args, kwargs, places), values, has_aux)
         out, push = found[0], found[1]
         _outputs(name, out, holomorphic)
-        columns = vmap(push, out_axes=-1)(*tree.unflatten(structure, _basis(avals)))
+        size = sum(a.size for a in avals)
+        columns = vmap(push, out_axes=-1, axis_size=size)(*tree.unflatten(structure, _basis(avals)))
 
         def columns_of(x: Array) -> Any:
             cut = _split_columns(x, avals, structure, x.ndim - 1)
@@ -179,7 +180,8 @@ def _jacrev(
         found = vjp_as(name, _with_arguments(f, args, kwargs, places), values, has_aux)
         out, pull = found[0], found[1]
         avals, structure = _outputs(name, out, holomorphic)
-        rows = vmap(pull)(tree.unflatten(structure, _basis(avals)))
+        size = sum(a.size for a in avals)
+        rows = vmap(pull, axis_size=size)(tree.unflatten(structure, _basis(avals)))
         leaves, in_structure = tree.flatten(rows[0] if single else rows)
         cut, start = [], 0
         for a in avals:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, NuvecError, ShapeError, TreeError
 from nuvec.core.ir import Aval
 from nuvec.core.node import Node, Trace, observed_effects, open_trace
 from nuvec.core.ops.arithmetic import add, masked_product, multiply, negative
+from nuvec.core.ops.build import converted
 from nuvec.core.ops.differentiation import depends_p, zeros_of
 from nuvec.core.ops.shape import broadcast_to_p
 from nuvec.core.primitive import (
@@ -253,6 +256,13 @@ def _mark_jvp(
     ]
 
 
+def like(a: Aval, t: Tangent) -> Array:
+    """A tangent or cotangent of what has this aval: weak where that is, zeros where it is None."""
+    if t is None:
+        return zeros_of(a)
+    return t if t._node.aval.weak is a.weak else converted(t, a.dtype, a.weak)
+
+
 def tied(arrays: list[Any], effects: list[Node]) -> list[Any]:
     """`arrays`, each depending on the last of some communications: evaluating any one runs them
     all, since the queue keeps their order."""
@@ -270,7 +280,8 @@ def jvp(
     """The value of `f` at `primals` and its derivative along `tangents`.
 
     Returns (output, output tangent), and the auxiliary output third with `has_aux`.  `tangents`
-    has the structure, shapes and dtypes of `primals`; integer leaves take None or integer zeros.
+    has the structure, shapes and dtypes of `primals`, or None for a leaf that does not move;
+    integer and boolean leaves, which have no derivative, take None or zeros of such a dtype.
     Integer outputs have zero tangents.  Raises TreeError, ShapeError or DtypeError when primals
     and tangents do not match.
 
@@ -298,7 +309,7 @@ def jvp(
         forward_walk(trace, steps, moving)
     moved = [moving.get(n) if is_active(n, trace) else None for n in nodes]
     moved = tied(
-        [zeros_of(n.aval) if t is None else t for t, n in zip(moved, nodes, strict=True)],
+        [like(n.aval, t) for t, n in zip(moved, nodes, strict=True)],
         effects or recorded,
     )
     out = tree.unflatten(out_structure, [Array(n) for n in nodes])
@@ -327,12 +338,13 @@ def match_leaves(
     name: str, owner: str, kind: str, structure: Any, given: Any, avals: Sequence[Aval]
 ) -> list[Array | None]:
     """The leaves of a tree of tangents or cotangents (`kind`), checked against what they belong to
-    (`owner`): a weak scalar takes its dtype, None and integer leaves are zero (None)."""
+    (`owner`): a weak scalar takes its dtype, None is zero, and of an integer or boolean, which
+    has no derivative, only None or zeros of such a dtype can be given (None is returned)."""
     found: list[Array | None] = []
     leaves = matching_leaves(f"{name}: the {kind}s", structure, given)
     paths = structure.paths()
     for leaf, a, path in zip(leaves, avals, paths, strict=True):
-        if leaf is None or not dtypes.is_inexact(a.dtype):
+        if leaf is None:
             found.append(None)
             continue
         where = f"{name}: {owner}{tree.keystr(path)}"
@@ -341,6 +353,10 @@ def match_leaves(
             raise ShapeError(
                 f"{where} has shape {a.shape} and its {kind} {array.shape}; they must be equal"
             )
+        if not dtypes.is_inexact(a.dtype):
+            _refuse_moving(where, kind, a, array)
+            found.append(None)
+            continue
         if array.dtype != a.dtype:
             if not array.aval.weak:
                 raise DtypeError(
@@ -350,6 +366,18 @@ def match_leaves(
             array = array.astype(a.dtype)
         found.append(array)
     return found
+
+
+def _refuse_moving(where: str, kind: str, a: Aval, given: Array) -> None:
+    """Raise where what is given for an integer or boolean, which does not move, is not zero.  A
+    value that is not known without evaluating is not asked for."""
+    node = given._node
+    if dtypes.is_inexact(given.dtype) or (node.value is not None and np.any(node.value)):
+        got = given.aval if dtypes.is_inexact(given.dtype) else f"{given.aval} and not zero"
+        raise DtypeError(
+            f"{where} is {a}, which has no derivative, and its {kind} is {got}: pass None, or "
+            f"zeros of dtype {dtypes.name(a.dtype)}; or make it a floating-point array"
+        )
 
 
 def split_aux(name: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -372,34 +400,15 @@ def _match(
     trace: Trace, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[list[Array], dict[Node, Array], Any]:
     """Fresh inputs for the primals, and the tangents by input node."""
-    paths, structure = tree.flatten_with_path(primals)
+    leaves, structure = tree.flatten(primals)
     if len(primals) != len(tangents):
         raise TreeError(
             f"jvp: {len(primals)} primals but {len(tangents)} tangents; give one for each primal, "
             "None where it does not move"
         )
-    t_leaves = matching_leaves("jvp: the tangents", structure, tangents)
-    inputs, moving = [], {}
-    for (path, leaf), t in zip(paths, t_leaves, strict=True):
-        where = f"jvp: primals{tree.keystr(path)}"
-        array = identity_input(trace, operand(leaf, where))
-        inputs.append(array)
-        if t is None:
-            continue
-        tangent = operand(t, f"jvp: tangents{tree.keystr(path)}")
-        if tangent.shape != array.shape:
-            raise ShapeError(
-                f"{where} has shape {array.shape} and its tangent {tangent.shape}; they must be "
-                "equal"
-            )
-        if not dtypes.is_inexact(array.dtype):
-            continue  # integers do not move
-        if tangent.dtype != array.dtype:
-            if not tangent.aval.weak:
-                raise DtypeError(
-                    f"{where} is {array.aval} and its tangent {tangent.aval}; convert it with "
-                    f".astype({dtypes.name(array.dtype)!r})"
-                )
-            tangent = tangent.astype(array.dtype)
-        moving[array._node] = tangent
+    arrays = arrays_of(leaves, structure, lambda p: f"jvp: primals{tree.keystr(p)}")
+    avals = [a.aval for a in arrays]
+    given = match_leaves("jvp", "primals", "tangent", structure, tangents, avals)
+    inputs = [identity_input(trace, a) for a in arrays]
+    moving = {x._node: t for x, t in zip(inputs, given, strict=True) if t is not None}
     return inputs, moving, structure

@@ -40,10 +40,13 @@ class Dependence:
     constant -- it does not depend on them.  Zero is both, and so is what `recv` brings: what it is
                 depends on its sender
     fault    -- why it is neither
+    conjugated -- it is linear over the real numbers alone: the equation that takes a conjugate, or
+                  a real or imaginary part
     """
 
     linear: bool
     constant: bool
+    conjugated: Fault | None = field(default=None, compare=False)
     fault: Fault | None = field(default=None, compare=False)
 
 
@@ -71,8 +74,9 @@ def _is_zero(node: Node, depth: int) -> bool:
 
 
 def first_fault(
-    ir: IR, given: Sequence[Dependence], outputs: Sequence[int] | None = None
-) -> Fault | None:
+    ir: IR, given: Sequence[Dependence], outputs: Sequence[int] | None = None,
+    complex: bool = False,
+) -> Fault | None:  # fmt: skip
     """What keeps a program from being linear; None when it is.
 
     given   -- for each of the IR's inputs: LINEAR for those it is to be linear in, CONSTANT for
@@ -80,11 +84,14 @@ def first_fault(
     outputs -- which outputs are judged; all of them by default.  A constant other than zero is not
                linear.  Communications are judged whether or not an output depends on them, for
                what they send is another rank's
+    complex -- whether conjugates, and real and imaginary parts, are no linear functions
     """
     found, sent = dependences(ir, given)
     if sent is not None:
         return sent
     for i in range(len(found)) if outputs is None else outputs:
+        if complex and found[i].conjugated:
+            return found[i].conjugated
         if not found[i].linear:
             constant = f"output {i}, {ir.outputs[i].aval}, is a constant that is not zero"
             return found[i].fault or Fault(constant)
@@ -134,9 +141,12 @@ def _result(eqn: Eqn, places: Sequence[int], operands: Sequence[Dependence]) -> 
     constant = all(d.constant for d in operands)
     linear = _is_linear(eqn, places, operands)
     if linear or constant:
-        return Dependence(linear, constant)
+        conjugated = next((d.conjugated for d in operands if d.conjugated), None)
+        if not constant and eqn.primitive.name in ("conj", "real", "imag"):
+            conjugated = Fault(f"{_described(eqn)} is linear over the real numbers alone")
+        return Dependence(linear, constant, conjugated)
     earlier = next((d.fault for d in operands if d.fault), None)
-    return Dependence(False, False, earlier or _fault(eqn, operands))
+    return Dependence(False, False, None, earlier or _fault(eqn, operands))
 
 
 def _kind(primitive: Primitive, dtype: np.dtype) -> str | None:
@@ -198,16 +208,16 @@ def _higher_order(eqn: Eqn, operands: Sequence[Dependence]) -> Judged:
     if all(d.constant for d in operands):
         return [CONSTANT] * len(eqn.outputs), None
     fault = Fault(f"{_described(eqn)} holds a program that is not known to be linear")
-    return [Dependence(False, False, fault)] * len(eqn.outputs), None
+    return [Dependence(False, False, None, fault)] * len(eqn.outputs), None
 
 
 def _meet(a: Dependence, b: Dependence, eqn: Eqn, why: str) -> Dependence:
     """What is known of a value that is one or the other."""
     linear, constant = a.linear and b.linear, a.constant and b.constant
     if linear or constant:
-        return Dependence(linear, constant)
+        return Dependence(linear, constant, a.conjugated or b.conjugated)
     fault = a.fault or b.fault or Fault(f"{_described(eqn)}: {why}")
-    return Dependence(False, False, fault)
+    return Dependence(False, False, None, fault)
 
 
 def _call(name: str) -> Callable[[Eqn, Sequence[Dependence]], Judged]:
@@ -224,7 +234,7 @@ def _cond(eqn: Eqn, operands: Sequence[Dependence]) -> Judged:
     sent = next((s for _, s in judged if s is not None), None)
     if not index.constant:
         fault = index.fault or Fault(f"{_described(eqn)} chooses a branch by the inputs")
-        found = [Dependence(False, False, fault)] * len(found)
+        found = [Dependence(False, False, None, fault)] * len(found)
         if any(branch.effect for branch in eqn.params["branches"]):
             sent = sent or fault
     return found, sent
@@ -241,7 +251,7 @@ def _scan(eqn: Eqn, operands: Sequence[Dependence]) -> Judged:
         found, sent = dependences(eqn.params["body"], [*operands[:start], *carry, *operands[end:]])
         following = [_meet(a, b, eqn, _CARRY) for a, b in zip(carry, found, strict=False)]
         if following == carry:
-            return [*carry, *found[count:]], sent
+            return [*following, *found[count:]], sent
         carry = following
 
 
@@ -251,13 +261,13 @@ def _while(eqn: Eqn, operands: Sequence[Dependence]) -> Judged:
     while True:
         found, sent = dependences(eqn.params["body"], [*fixed, *carry])
         following = [_meet(a, b, eqn, _CARRY) for a, b in zip(carry, found, strict=True)]
-        if following == carry:
+        done, carry = following == carry, following
+        if done:
             break
-        carry = following
     (test,), tested = dependences(eqn.params["cond"], [*fixed, *carry])
     if not test.constant:
         fault = test.fault or Fault(f"{_described(eqn)} takes as many steps as the inputs say")
-        carry = [Dependence(False, False, fault)] * len(carry)
+        carry = [Dependence(False, False, None, fault)] * len(carry)
         sent = sent or fault if eqn.effect else sent
     return carry, sent or tested
 

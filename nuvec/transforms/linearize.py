@@ -7,7 +7,7 @@ from typing import Any
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import DtypeError, NuvecError
+from nuvec.core.errors import ArgumentError, DtypeError, NuvecError
 from nuvec.core.ir import aval
 from nuvec.core.node import Node, Trace, observed_effects, open_trace
 from nuvec.core.ops.differentiation import zeros_of
@@ -16,7 +16,8 @@ from nuvec.core.recording import close, replay
 from nuvec.core.traceback import filtered
 from nuvec.transforms.arguments import arrays_of, require_function
 from nuvec.transforms.backward import Recording
-from nuvec.transforms.jvp import forward_walk, is_active, match_leaves, tied
+from nuvec.transforms.grad import only_argument
+from nuvec.transforms.jvp import forward_walk, is_active, like, match_leaves, tied
 from nuvec.transforms.linearity import LINEAR, dependence_of_constant, first_fault
 
 
@@ -38,9 +39,16 @@ class _Linear:
         self.recording = Recording(f, self.name, has_aux, mode="jvp")
         self.recording.run(arguments, inputs)
 
-    def push(self, *tangents: Any) -> Any:
+    def push(self, *tangents: Any, **named: Any) -> Any:
         """The output tangents for tangents of the primals."""
         recording = self.recording
+        count = len(self.structure.children)
+        if named or len(tangents) != count:
+            keywords = f", and the keywords {sorted(named)}" if named else ""
+            raise ArgumentError(
+                f"{self.name}: the function it made takes one tangent for each primal, {count}. "
+                f"It was given {len(tangents)}{keywords}"
+            )
         avals = [n.aval for n in recording.inputs]
         given = match_leaves(self.name, "primals", "tangent", self.structure, tangents, avals)
         moving: dict[Node, Array] = {
@@ -49,7 +57,7 @@ class _Linear:
         with observed_effects() as effects:
             forward_walk(recording.trace, recording.steps, moving)
         moved = [
-            moving[n] if is_active(n, recording.trace) and n in moving else zeros_of(n.aval)
+            like(n.aval, moving.get(n) if is_active(n, recording.trace) else None)
             for n in recording.nodes
         ]
         return tree.unflatten(recording.structure, tied(moved, effects or recording.effects))
@@ -60,8 +68,9 @@ def linearize(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> An
     """The value of `f` at `primals` and its derivative there, as a linear function.
 
     Returns (output, f_jvp), and the auxiliary output third with `has_aux`.  `f_jvp(*tangents)`
-    takes tangents like the primals and returns the output's; it may be called any number of
-    times, and mapped and compiled: `f` itself is evaluated once.
+    takes tangents like the primals (or None for a leaf that does not move) and returns the
+    output's; it may be called any number of times, and mapped and compiled: `f` itself is evaluated
+    once.
 
     >>> import nuvec as nv
     >>> y, push = nv.linearize(nv.sin, 0.0)
@@ -122,7 +131,8 @@ def linear_transpose(f: Callable[..., Any], *primals: Any) -> Callable[[Any], An
         outs = arrays_of(leaves, out_structure, lambda p: f"{name}: output{tree.keystr(p)}")
         ir, captures = close(trace, inputs, outs)
     constants = [dependence_of_constant(c) for c in captures]
-    fault = first_fault(ir, [*constants, *(LINEAR for _ in inputs)])
+    over_complex = any(dtypes.is_complex(a.dtype) for a in avals)
+    fault = first_fault(ir, [*constants, *(LINEAR for _ in inputs)], complex=over_complex)
     if fault is not None:
         raise NuvecError(f"{name}: the function is not linear in its arguments: {fault}")
     moving: list[Array] = []
@@ -135,7 +145,8 @@ def linear_transpose(f: Callable[..., Any], *primals: Any) -> Callable[[Any], An
     recording.run(arguments, moving)
 
     @filtered
-    def transposed(cotangent: Any) -> Any:
+    def transposed(*args: Any, **named: Any) -> Any:
+        cotangent = only_argument(name, args, named)
         given = match_leaves(name, "output", "cotangent", out_structure, cotangent, ir.out_avals)
         return tree.unflatten(structure, recording.pull(given))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes, tree
-from nuvec.core.array import Array, from_numpy, operand
+from nuvec.core.array import Array, from_numpy, literal, operand
 from nuvec.core.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError, TreeError
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.build import converted, normalize_axis
@@ -31,12 +31,17 @@ def fori_loop(
 ) -> Any:  # fmt: skip
     """`for i in range(lower, upper): carry = body_fun(i, carry)`, from `init`; the last carry.
 
-    lower, upper -- integer scalars.  Where their values are known (Python integers, arrays
-                    outside of compile and vmap) the loop is a scan, differentiable in both modes;
-                    where not, a while_loop, which has forward mode alone
+    lower, upper -- integer scalars from -2^63 to 2^63 - 1.  Where their values are known (Python
+                    integers, arrays outside of compile, vmap, checkpoint and bodies of control
+                    flow) the loop is a scan, differentiable in both modes, that draws from the
+                    default random stream as a Python loop does; where not, a while_loop, which has
+                    forward mode alone, and a random stream of its own
     body_fun     -- returns a carry of the structure, shapes and dtypes of `init`; `i` is an int32
                     (int64 where the bounds need it)
     unroll       -- as scan's, for known bounds
+
+    Random draws without a key are the Python loop's where the bounds are known; where not, they
+    are while_loop's, from a stream of the loop's own.
 
     Raises DtypeError and ShapeError for bounds that are not integer scalars.
 
@@ -54,7 +59,7 @@ def fori_loop(
     if first is None or end is None:
         return _traced_fori(bounds[0], bounds[1], next_of, init)
     weak = all(isinstance(b, int) for b in bounds)
-    dtype = _index_dtype(bounds, (first, end))
+    dtype = _index_dtype(bounds)
     numbers = from_numpy(np.arange(first, max(first, end), dtype=dtype))
 
     def step(carry: Any, i: Array) -> Any:
@@ -90,19 +95,21 @@ def _known(bound: Any) -> int | None:
         return None
 
 
-def _index_dtype(bounds: Sequence[Any], known: Sequence[int]) -> np.dtype:
-    given = [b.dtype for b in bounds if not isinstance(b, int)]
-    if given:
-        return np.dtype(np.result_type(*given))
-    fits = all(-(2**31) <= k < 2**31 for k in known)
-    return dtypes.int32 if fits else dtypes.int64
+def _index_dtype(bounds: Sequence[Any]) -> np.dtype:
+    """int32 where that holds the bounds, whatever their dtypes are: the index is computed with."""
+
+    def fits(b: Any) -> bool:
+        if isinstance(b, int):
+            return -(2**31) <= b < 2**31
+        return bool(np.can_cast(b.dtype, dtypes.int32))
+
+    return dtypes.int32 if all(fits(b) for b in bounds) else dtypes.int64
 
 
 def _traced_fori(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any) -> Any:
-    given = [b.dtype for b in (lower, upper) if not isinstance(b, int)]
-    dtype = np.dtype(np.result_type(*given))
+    dtype = _index_dtype((lower, upper))
     first, end = (
-        b if isinstance(b, Array) and b.dtype == dtype else converted(operand(b), dtype)
+        literal(b, dtype) if isinstance(b, int) else converted(operand(b), dtype)
         for b in (lower, upper)
     )
 
@@ -126,7 +133,8 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
     """`f` applied to every slice of `xs` along its leading axis, one after the other; stacked.
 
     xs         -- an array or a tree of them, with one leading size
-    batch_size -- how many slices go through `vmap(f)` at once; one at a time when None
+    batch_size -- how many slices go through `vmap(f)` at once (which draws other random numbers
+                  for each); one at a time when None, as in a Python loop
 
     Unlike vmap, at most `batch_size` elements' intermediate values are in memory at a time.
 

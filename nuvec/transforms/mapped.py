@@ -73,6 +73,8 @@ def size_of(
     ]
     if axis_size is not None:
         try:
+            if isinstance(axis_size, bool):
+                raise TypeError
             size = operator.index(axis_size)
         except TypeError:
             raise ArgumentError(

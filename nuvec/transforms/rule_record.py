@@ -6,7 +6,9 @@ equation is recorded, with what they close over as further operands; no Python f
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +31,20 @@ class Building:
     sources: list[Any]  # what they capture
     out_structure: Any = None
     recursive: bool = False
+    provisional: bool = False  # holds a plain call in the place of a rule that is being built
+
+
+class _Recorded(threading.local):
+    """The rules recorded since this thread began the outermost one.  A function and its forward
+    both call what is inside of them, and that its own: recorded anew at each call, rules nested n
+    deep would take 2^n recordings."""
+
+    def __init__(self) -> None:
+        self.building: list[Building] = []
+        self.known: dict[Any, tuple[Rule, list[Any], Any]] = {}
+
+
+_recorded = _Recorded()
 
 
 def record_rule(call: Any, building: list[Building]) -> list[Array]:
@@ -37,18 +53,32 @@ def record_rule(call: Any, building: list[Building]) -> list[Array]:
     When the forward calls the function itself, tracing it would not end: the first time round the
     inner call is the plain function, which finds the captures; the second time round it is an
     equation with the very rule being built."""
-    signature = (call.structure, tuple(call.avals), tuple(call.fixed.items()))
+    signature = call.signature()
     for other in building:
         if other.signature == signature:
             other.recursive = True
             if other.rule is None:
+                inside = _recorded.building
+                for b in inside[inside.index(other) + 1 :] if other in inside else ():
+                    b.provisional = True
                 return call.fun(*call.arrays)
             call.out_structure = other.out_structure
             fun = other.rule.fun
             operands = read_sources(other.sources)
             return custom_rule_p.bind(*call.arrays, *operands, fun=fun, rule=other.rule)
-    mine = Building(signature, None, [])
+    found = _known(call.rule, signature)
+    if found is None:
+        found = _build(call, Building(signature, None, []), building)
+    rule, sources, call.out_structure = found
+    return custom_rule_p.bind(*call.arrays, *read_sources(sources), fun=rule.fun, rule=rule)
+
+
+def _build(
+    call: Any, mine: Building, building: list[Building]
+) -> tuple[Rule, list[Any], Any]:  # fmt: skip
+    stack, known = _recorded.building, _recorded.known
     building.append(mine)
+    stack.append(mine)
     try:
         rule, sources = _trace_rule(call, mine)
         mine.out_structure = call.out_structure
@@ -57,7 +87,27 @@ def record_rule(call: Any, building: list[Building]) -> list[Array]:
             _, sources = _trace_rule(call, mine)
     finally:
         building.pop()
-    return custom_rule_p.bind(*call.arrays, *read_sources(sources), fun=rule.fun, rule=rule)
+        stack.pop()
+        if not stack:
+            known.clear()
+    found = (rule, sources, call.out_structure)
+    if stack and not mine.provisional:
+        with suppress(TypeError):  # an argument that does not hash
+            known[call.rule, mine.signature] = found
+    return found
+
+
+def _known(rule: Any, signature: Any) -> tuple[Rule, list[Any], Any] | None:
+    """The rule recorded before for the same call, where what it captures is still there."""
+    try:
+        found = _recorded.known.get((rule, signature))
+    except TypeError:
+        return None
+    if found is None:
+        return None
+    arrays = [s for s in found[1] if isinstance(s, Array)]
+    gone = any(not t.open for s in arrays for t in s._node.marks or ())
+    return None if gone else found
 
 
 def _trace_rule(call: Any, building: Building) -> tuple[Rule, list[Any]]:

@@ -63,7 +63,7 @@ def scan_as(
 ) -> tuple[Any, Any]:  # fmt: skip
     """scan, for itself and for what is made of it."""
     what = names.function
-    if not isinstance(unroll, int) or unroll < 0:
+    if not isinstance(unroll, int) or (unroll < 1 and unroll is not False):
         raise ArgumentError(f"{what}: unroll must be an integer >= 1 or a boolean, got {unroll!r}")
     if not isinstance(reverse, bool | int | np.bool_):
         raise ArgumentError(f"{what}: reverse must be a boolean, got {reverse!r}")

@@ -4,15 +4,20 @@ A function recorded at two sizes gives two IRs.  Where they are the same program
 them that differs (a size in a shape, the count a mean divides by) is linear in the leading size,
 and the program for a third size follows without recording it.  Where they are not, the function
 depends on the size in a way no single program has, and that is said.
+
+Two recordings do not show what the function asks of the size (is it 1, below 6, odd).  So it is
+recorded once with a `Size` in its place, which notes such questions.  A size for which one has
+another answer is recorded for itself, and compared with the program.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,9 +25,13 @@ from nuvec.core import dtypes
 from nuvec.core.errors import ShapeError
 from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, aval
 from nuvec.core.printer import format_ir
+from nuvec.core.size import Question, Size, questions
 
 # A size to confirm a program at: large and prime, so that sizes cut, capped or halved show.
 PROBE = 4099
+# Sizes to ask questions of.  Each is used once: answers for shapes seen before are remembered in
+# many places, and not asked for again.
+_asked = (n for n in itertools.count(4111, 2) if all(n % k for k in range(3, 199, 2)))
 
 
 class Polymorphic:
@@ -32,6 +41,7 @@ class Polymorphic:
         self.name = name
         self.first, self.second = first, second
         self.sizes = (first_size, second_size)
+        self.questions: dict[Question, str] = {}
         self._same_program(first, second)
         self.at(first_size)  # raises now when a number is not linear in the size
 
@@ -43,13 +53,17 @@ class Polymorphic:
         """What a number that is known at the two sizes is at size `n`."""
         return _Instance(self, n).number(*known, None)
 
-    def confirm(self, recorded: IR, n: int) -> None:
+    def question(self, n: int) -> str | None:
+        """The line of a question that has another answer at size `n`."""
+        return next((line for q, line in self.questions.items() if not q.holds(n)), None)
+
+    def confirm(self, recorded: IR, n: int, why: str) -> None:
         """Raise unless the IR recorded at size `n` is the one that follows for it."""
         expected = self.at(n)
         constants = zip(recorded.constants, expected.constants, strict=False)
         same = all(np.array_equal(a, b, equal_nan=True) for (_, a), (_, b) in constants)
         if not same or format_ir(recorded) != format_ir(expected):
-            self.fail(f"at size {n} it does something else")
+            self.fail(f"at size {n}{why} it does something else")
 
     def _same_program(self, a: IR, b: IR) -> None:
         counts = (len(a.inputs), len(a.eqns), len(a.outputs), len(a.constants))
@@ -59,7 +73,7 @@ class Polymorphic:
             if x.primitive is not y.primitive or set(x.params) != set(y.params):
                 self.fail(f"{x.primitive.name} is {y.primitive.name} there", x)
 
-    def fail(self, why: str, eqn: Eqn | None = None) -> None:
+    def fail(self, why: str, eqn: Eqn | None = None) -> NoReturn:
         where = f", at {eqn.source}" if eqn is not None and eqn.source else ""
         small, large = self.sizes
         raise ShapeError(
@@ -83,7 +97,7 @@ class _Instance:
             return a
         value = a + (b - a) * self.fraction
         if value.denominator != 1 or value < 0:
-            self.program.fail(f"{a} and {b} do not follow from the size", eqn)
+            self.program.fail(f"{a} and {b} do not follow for size {self.size()}", eqn)
         return int(value)
 
     def avals(self, a: Aval, b: Aval, eqn: Eqn | None) -> Aval:
@@ -110,7 +124,11 @@ class _Instance:
         if dtypes.is_complex(a.value.dtype) or not exact:
             self.program.fail(f"the constant {a.value} is {b.value} there", eqn)
         number = self.number(int(a.value), int(b.value), eqn)
-        return Literal(a.value.dtype.type(number), a.aval.weak)
+        try:
+            value = a.value.dtype.type(number)
+        except OverflowError:
+            self.program.fail(f"{number} does not fit {dtypes.name(a.value.dtype)}", eqn)
+        return Literal(value, a.aval.weak)
 
     def param(self, a: Any, b: Any, eqn: Eqn) -> Any:
         if isinstance(a, IR) and isinstance(b, IR):
@@ -178,6 +196,34 @@ def _progression(a: np.ndarray) -> tuple[int, int] | None:
     step = numbers[1] - numbers[0]
     even = all(y - x == step for x, y in itertools.pairwise(numbers))
     return (numbers[0], step) if even else None
+
+
+def asked_of(
+    record: Callable[[tuple[Aval, ...]], Any], now: Sequence[Aval], before: Sequence[Aval]
+) -> dict[Question, str]:
+    """What a function asks of its leading size, where the two signatures differ in it.
+
+    It is recorded at two sizes: a number that got around the `Size` (NumPy's own are plain) shows
+    in how it differs between the two."""
+    first, second = (_questions(record, now, before) for _ in range(2))
+    (n, one), (m, other) = first, second
+    if [q.what for q in one] != [q.what for q in other]:
+        return one
+    found = [q.between(p, n, m) for q, p in zip(one, other, strict=True)]
+    return {q: line for q, line in zip(found, one.values(), strict=True) if q is not None}
+
+
+def _questions(
+    record: Callable[[tuple[Aval, ...]], Any], now: Sequence[Aval], before: Sequence[Aval]
+) -> tuple[int, dict[Question, str]]:
+    for n in _asked:
+        asked = with_leading_size(now, before, Size(n))
+        moved = [a for a, b in zip(asked, now, strict=True) if a is not b]
+        if all(type(a.shape[0]) is Size for a in moved):  # else there is such an array already
+            break
+    with questions() as found, suppress(Exception):  # at other sizes it need not work
+        record(asked)
+    return n, found
 
 
 def leading_size(now: Sequence[Aval], before: Sequence[Aval]) -> tuple[int, int] | None:

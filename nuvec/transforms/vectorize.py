@@ -11,6 +11,7 @@ from typing import Any
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import ArgumentError, ShapeError, TreeError
 from nuvec.core.ops.shape import reshape
+from nuvec.core.primitive import local_handle
 from nuvec.core.traceback import filtered
 from nuvec.transforms.arguments import bind_arguments, require_function, signature_of
 from nuvec.transforms.grad import name_of
@@ -112,7 +113,9 @@ def vectorize(
         loop = _broadcast(name, loops, names)
 
         def core(*xs: Array) -> Any:
+            # Handles of their own: what pyfunc assigns to an argument stays local to it.
             values = given | dict(zip(moving, xs, strict=True))
+            values = {k: local_handle(v) if isinstance(v, Array) else v for k, v in values.items()}
             named = {k: values[k] for k in kwargs}
             result = pyfunc(*[values[i] for i in range(len(args))], **named)
             return _checked(name, result, outputs, sizes)

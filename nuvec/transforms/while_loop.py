@@ -8,11 +8,17 @@ from typing import Any
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, literal, operand
 from nuvec.core.errors import ArgumentError, DtypeError, ShapeError, TreeError
-from nuvec.core.functions.stream import RANDOM_KEY, RandomPosition, drawn, take
+from nuvec.core.functions.stream import (
+    RANDOM_KEY,
+    Folded,
+    RandomPosition,
+    another_stream,
+    drawn,
+    take,
+)
 from nuvec.core.ir import IR
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.build import converted
-from nuvec.core.ops.random import random_fold_in_p
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
 from nuvec.transforms.arguments import arrays_of, call, require_function
@@ -44,8 +50,17 @@ def while_loop(
                  (memory grows with max_steps); an error is raised at evaluation when the
                  condition still holds after them.  Without it, forward mode alone
 
+    With max_steps it draws from the default random stream as a Python loop does, and moves it on
+    by what that many steps draw.  Without, how many steps there are is not known, and it has a
+    stream of its own, which counts as one draw.
+
+    Random draws without a key are from a stream of the loop's own, which is one draw of the stream
+    around it: how many steps there are is not known.  So they are other numbers than a Python loop
+    draws, and the same in each transform.  With max_steps they are the Python loop's.
+
     Under vmap with a condition that is mapped, the body runs as long as it holds for any element,
-    and elements that are done keep their carry.  Raises TreeError, ShapeError or DtypeError when
+    and elements that are done keep their carry: what would go wrong in further steps of theirs is
+    no error.  Raises TreeError, ShapeError or DtypeError when
     `body_fun` changes the carry's structure or types.
 
     >>> import nuvec as nv
@@ -96,7 +111,7 @@ def while_as(
         tested, ran = drawn(test.captures), drawn(body.captures)
         test_ir = _drawing(test_ir, place, 0, 0)
         body_ir = _drawing(body_ir, place, tested, tested + ran)
-        own, start = random_fold_in_p.bind(*take(1)), literal(0, dtypes.uint64)
+        own, start = another_stream(*take(1), Folded.LOOP), literal(0, dtypes.uint64)
         captured = [own if s is RANDOM_KEY else s for s in sources]
         captured[place] = start
         carry.append(start)

@@ -14,10 +14,11 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.errors import NuvecError
-from nuvec.core.ir import IR, Aval, or_token
+from nuvec.core.ir import IR, Aval, Var, or_token
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace, traces_set
 from nuvec.core.ops.batching import batch_first
+from nuvec.core.ops.comparison import logical_and
 from nuvec.core.ops.differentiation import stop_gradient_p, zeros_of
 from nuvec.core.ops.reduction import any as any_of
 from nuvec.core.ops.selection import where
@@ -28,6 +29,7 @@ from nuvec.core.traceback import format_user_frame
 from nuvec.transforms.axis import communicates
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.derive import split_ir
+from nuvec.transforms.guard import can_raise, guarded
 from nuvec.transforms.vmap import batched_ir
 
 
@@ -106,15 +108,24 @@ def _masked(
     consts = len(fixed)
     axes = (*fixed, *(0,) * (len(avals) - consts))
     every = batched_ir(cond, size, axes, (True,))[0]
-    step = batched_ir(body, size, axes, (True,) * len(body.outputs))[0]
+    # What goes wrong in a step is an error of the elements that take it alone.
+    guards = can_raise(body)
+    everywhere = (True,) * len(body.outputs)
+    step = (
+        batched_ir(guarded(body), size, (0, *axes), everywhere)[0]
+        if guards
+        else batched_ir(body, size, axes, everywhere)[0]
+    )
 
     def masked(*xs: Array) -> list[Array]:
         constants, going, state = xs[:consts], xs[consts], xs[consts + 1 :]
+        inputs = [going, *constants, *state] if guards else [*constants, *state]
         following = [
             where(reshape(going, (size, *(1,) * (new.ndim - 1))), new, old)
-            for new, old in zip(replay(step, [*constants, *state]), state, strict=True)
+            for new, old in zip(replay(step, inputs), state, strict=True)
         ]
-        # Who is done stays done: the condition of a carry that is kept is false again.
+        # Who is done stays done: the condition of a carry that is kept is false again (and raises
+        # nothing, for it did not before).
         return [replay(every, [*constants, *following])[0], *following]
 
     inputs = [*avals[:consts], every.out_avals[0], *avals[consts:]]
@@ -222,9 +233,39 @@ def _dual(
     return body.remember(key, both)
 
 
+# Guarding
+
+
+def _guard(
+    wanted: Array, *operands: Array, cond: IR, body: IR, consts: int
+) -> tuple[tuple[Array, ...], dict[str, Any]]:
+    """It takes no step where it is not wanted: it might never end."""
+    test, step = _stopped(cond, body)
+    return (wanted, *operands), {"cond": test, "body": step, "consts": consts + 1}
+
+
+def _stopped(cond: IR, body: IR) -> tuple[IR, IR]:
+    """Condition and body with one more constant, the first, without which no step is taken."""
+    key = ("stopped", cond)
+    found = body.derived.get(key)
+    if found is not None:
+        return found
+    test = guarded(cond)
+    wanted = test.inputs[0].aval
+
+    def stopped(*xs: Array) -> list[Array]:
+        return [logical_and(xs[0], *replay(test, xs))]
+
+    both = (
+        _isolated(stopped, test.in_avals, "a guarded condition"),
+        IR((Var(wanted), *body.inputs), body.constants, body.eqns, body.outputs),
+    )
+    return body.remember(key, both)
+
+
 while_p = Primitive(
     "while_loop", _lower, _shape_rule, "call", vmap=_vmap, multiple=True, higher_order=True,
-    split=_split,
+    split=_split, guard=_guard,
 )  # fmt: skip
 
 
@@ -250,4 +291,5 @@ finished_p: Primitive = Primitive(
     "finished", _finished_lower, lambda x, going, steps: x, "other",
     transpose=lambda i, c, out, x, going, steps: finished_p.bind(c, going, steps=steps),
     linear="joint", linear_operands=(0,), vmap=_finished_vmap,
+    guard=lambda wanted, x, going, steps: ((x, logical_and(wanted, going)), {"steps": steps}),
 )  # fmt: skip

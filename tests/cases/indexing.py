@@ -8,6 +8,7 @@ import numpy as np
 
 from nuvec.core.functions.at import At
 from nuvec.core.functions.indexing import getitem, setitem_value, take
+from nuvec.core.ops.bounds import checked_index_p
 from tests.cases.case import Case, integers, sample
 
 _cube = sample(3, 4, 5)
@@ -186,4 +187,17 @@ CASES = [
     _set("slice-strided", sample(4, 6).T[::2], slice(1, None), sample(2, 4), "update_slice"),
     _set("slice-integers", integers(4), slice(1, 3), integers(2), "update_slice",
          differentiable=False),
+]  # fmt: skip
+
+_CHECKED = {
+    "vector": (integers(4, low=-3, high=3), np.array(True)),
+    "unwanted": (np.array([1, 7, -9], np.int32), np.array([True, False, False])),
+    "rows": (np.array([[0, 9], [2, -3]], np.int8), np.array([False, True])),
+    "scalar": (np.array(2, np.uint64), np.array(True)),
+    "empty": (integers(0, 2), np.array(True)),
+}
+CASES += [
+    Case("checked_index", lambda i, w: checked_index_p.bind(i, w, axis=0, shape=(3, 2)), arrays,
+         lambda i, w: i, label, differentiable=False, tags=frozenset({"same-batch"}))
+    for label, arrays in _CHECKED.items()
 ]  # fmt: skip

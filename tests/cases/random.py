@@ -1,4 +1,4 @@
-"""Rows for random_bits, random_split, random_fold_in, random_permutation.
+"""Rows for random_bits, random_split, random_fold_in, random_permutation, random_parameter.
 
 The references are NumPy's own generator, run key by key.
 """
@@ -9,13 +9,14 @@ import math
 
 import numpy as np
 
+from nuvec.core.ops.parameters import random_parameter_p
 from nuvec.core.ops.random import (
     random_bits_p,
     random_fold_in_p,
     random_permutation_p,
     random_split_p,
 )  # fmt: skip
-from tests.cases.case import Case
+from tests.cases.case import Case, integers, sample
 
 KEY = np.array([0x0123456789ABCDEF, 0xFEDCBA9876543210], np.uint64)
 BATCH = (np.arange(6, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)).reshape(3, 2)
@@ -73,6 +74,16 @@ def _fold_row(keys, data, label):
                  (keys, data), label)  # fmt: skip
 
 
+def _parameter_row(meaning, x, dtype=None, axis=-1):
+    dtype = x.dtype if dtype is None else np.dtype(dtype)
+
+    def check(x):
+        return random_parameter_p.bind(x, what="p", meaning=meaning, dtype=dtype, axis=axis)
+
+    smooth = x.dtype.kind == "f"
+    return Case("random_parameter", check, (x,), lambda x: x, meaning, differentiable=smooth)
+
+
 CASES = [
     *[
         _rows("random_bits", _bits(shape, np.dtype(dtype)), (key,), label)
@@ -99,4 +110,9 @@ CASES = [
     _fold_row(BATCH, DATA, "both"),
     _fold_row(BATCH[:, None], DATA[:2], "broadcast"),
     _fold_row(BATCH[:0], np.uint64(1), "empty"),
+    _parameter_row("probability", sample(2, 3, low=0.1, high=0.9)),
+    _parameter_row("weights", sample(2, 3, low=0.1, high=5.0), axis=-2),
+    _parameter_row("logits", sample(3, 2)),
+    _parameter_row("number", sample(3), "float16"),
+    _parameter_row("end", integers(4), "int8"),
 ]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nuvec as nv
 from nuvec.core import dtypes
 from nuvec.core.check import check_ir
 from nuvec.core.errors import IRError
@@ -312,3 +313,113 @@ def test_html_escapes(toy):
     page = ir_html(IR((x,), (), (eqn(toy.shift, [x], [var()], name="<b>&"),), (x,)))
     assert "&lt;b&gt;&amp;" in page
     assert "<b>" not in page
+
+
+# --- Equations that are none
+
+
+def one(equation, x="float32[3]"):
+    return f"{{ lambda x:{x} .\n  let a:{equation}\n  in (a) }}"
+
+
+REFUSED = [
+    ("float32[4] = sin x", r"output 0 is float32\[4\], expected float32\[3\]"),
+    ("~float32[3] = sin x", r"output 0 is ~float32\[3\], expected float32\[3\]"),
+    ("float64[3] = sin x", r"output 0 is float64\[3\]"),
+    ("float32[3] b:float32[3] = sin x", "2 outputs, expected 1"),
+    ("float32[3] = sin x x", "sin refuses.*TypeError: too many positional arguments"),
+    ("float32[3] = add x", "add refuses.*TypeError: missing a required argument"),
+    ("float32[3] = where True x x x", "where refuses.*TypeError: too many"),
+    ("float32[3] = sin[q=1] x", "sin refuses.*TypeError: got an unexpected keyword argument 'q'"),
+    ("float32[-3] = sin x", r"none of them negative, got \(-3,\)"),
+    ("float32[3.5] = sin x", "ValueError"),
+    ("float32[] = sum[axis=(0,)] x", "sum refuses.*TypeError: .*argument: 'axes'"),
+    ("float32[3] = sum[axes=(7,)] x", r"sum refuses.*AxisError: the axes \(7,\)"),
+    ("float32[] = max[axes=(0, 0)] x", "max refuses.*AxisError"),
+    ("int32[] = argmax[axis=-1] x", "argmax refuses.*AxisError"),
+    ("float32[] = dot_general[contract=((-1,), (0,)) batch=((), ())] x x", "refuses.*AxisError"),
+    ("float32[3] = transpose[permutation=(0, 0)] x", "transpose refuses.*AxisError"),
+    ("float32[3] = reshape[shape=(7,)] x", "reshape refuses.*ShapeError"),
+    ("float32[7] = reshape[shape=(7,)] x", "reshape refuses.*ShapeError"),
+    ("float32[3] = placeholder", "placeholder refuses"),
+    ("float32[] = sin 1.5:int32", "DtypeError"),
+    ("float32[3] = round[decimals=int8(300)] x", "the parameter decimals of round.*DtypeError"),
+    ("float32[3] = sin[a={[1]: 2}] x", "the parameter a of sin.*TypeError"),
+    ("float32[3] = sin[a=int8(1, 2)] x", "the parameter a of sin.*ValueError"),
+    ("float32[3] = sin[a=complex('x')] x", "the parameter a of sin.*ValueError"),
+    ("float32[3] = sin[a='\\x'] x", "the parameter a of sin.*UnicodeDecodeError"),
+    ("float32[3] = round[decimals=1 decimals=2] x", "round is given decimals twice"),
+    (f"float32[3] = sin[a={'(' * 5000}] x", "the parameter a of sin.*RecursionError"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("equation", "message"), REFUSED)
+def test_every_equation_is_held_against_its_shape_rule(equation, message):
+    with pytest.raises(IRError, match=rf"^line [23] of the IR's text: (?s:.)*{message}"):
+        parse(one(equation))
+
+
+def test_equations_inside_are_held_against_their_shape_rules():
+    text = str(nv.make_ir(nv.compile(lambda x: nv.sin(x) * 2))(np.ones(3, np.float32)))
+    parse(text)
+    number = next(i for i, line in enumerate(text.splitlines(), 1) if "= sin" in line)
+    with pytest.raises(IRError, match=f"line {number} of the IR's text.*in the parameter ir of"):
+        parse(text.replace(":float32[3] = sin", ":float32[4] = sin"))
+
+
+@pytest.mark.parametrize("text", [5, None, b"{ lambda . in () }", ["{"]])
+def test_what_is_no_text(text):
+    with pytest.raises(TypeError, match=r"parse takes the text of an IR, a str, got"):
+        parse(text)
+    with pytest.raises(TypeError, match=r"groups must say which group each symbol means"):
+        parse("{ lambda . in () }", groups=3)
+
+
+@given(st.data())
+def test_a_text_with_an_error_is_refused_or_an_ir(data):
+    """Whatever one change makes of a text: IRError, or an IR that is well-formed."""
+    f = nv.compile(lambda x: nv.where(x > 0, nv.sum(x, 0), nv.reshape(x, (3, 2)).T[1]) * 2.5)
+    tokens = str(nv.make_ir(f)(np.ones((2, 3), np.float32))).split(" ")
+    at = data.draw(st.integers(0, len(tokens) - 1))
+    other = data.draw(st.sampled_from([*tokens, "", "-1", "sin", "x x", "[a=1]", "(0,)"]))
+    tokens[at] = data.draw(st.sampled_from([other, tokens[at] + other, tokens[at][:-1]]))
+    try:
+        ir = parse(" ".join(tokens))
+    except IRError:
+        return
+    check_ir(ir)
+
+
+# --- Custom rules, where they fold
+
+
+@nv.custom_vjp
+def _rule(x):
+    return nv.sin(x) * x
+
+
+_rule.defvjp(lambda x: (_rule(x), x), lambda x, c: (c * nv.cos(x),))
+
+
+def test_html_folds_custom_rules():
+    page = Balance()
+    ir = nv.make_ir(nv.compile(lambda x: _rule(x) + 1))(np.ones(3, np.float32))
+    source = ir_html(ir)
+    page.feed(source)
+    text = "".join(page.text)
+    assert page.open == []
+    for label in ("fun (a:", "rule.forward (a:", "rule.backward ("):
+        assert label in text
+    assert "[rule=&1 Rule[name='_rule' count=1" in text
+    assert "[rule=*1]" in text  # in its own forward, where it is not shown once more
+    assert text.count("rule.backward") == 1
+    assert "lambda x" not in text and "{ lambda" not in source  # nothing is unfolded text
+
+
+def test_the_graph_has_clusters_for_custom_rules():
+    ir = nv.make_ir(nv.compile(lambda x: _rule(x) + 1))(np.ones(3, np.float32))
+    graph = ir.to_dot()
+    assert graph.count("{") == graph.count("}")
+    for label in ("fun", "rule.forward", "rule.backward"):
+        assert f'label="custom_rule: {label}"' in graph
+    assert graph.count("rule.backward") == 1 and "lambda x" not in graph

@@ -136,3 +136,44 @@ def test_results_are_laid_out_as_those_of_ranks() -> None:
     for rank, expected in enumerate(run_local(on_rank, 4)):
         for a, b in zip(found, expected, strict=True):
             assert same_bits(np.asarray(a)[rank], b)
+
+
+EXCHANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "broadcast": lambda g, x: nd.broadcast(x * x, 2, g) * (g.rank() + 1),
+    "broadcast from the first": lambda g, x: nd.broadcast(nv.sin(x), 0, g) * x,
+    "all_sum": lambda g, x: nd.all_sum(x * x, g) * (g.rank() + 1),
+    "all_max": lambda g, x: nd.all_max(x * x, g) * x,
+    "permute": lambda g, x: nd.permute(x * x, [(0, 1), (1, 2)], g) * (g.rank() + 1),
+    "all_gather": lambda g, x: nd.all_gather(x * x, g).sum(1),
+}
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp of grad", "grad of grad", "grad of jvp"])
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_bits_of_derivatives(name: str, transform: str) -> None:
+    """The sign of a zero as well, where a rank's value goes nowhere."""
+
+    def results(g: Any, x: Any) -> Any:
+        def loss(x: Any) -> Any:
+            y = EXCHANGES[name](g, x)
+            return (nv.sin(y) * y).sum()
+
+        gradient = nv.grad(loss)
+        if transform == "grad":
+            return gradient(x)
+        if transform == "jvp of grad":
+            return nv.jvp(gradient, (x,), (x,))
+        if transform == "grad of grad":
+            return nv.grad(lambda x: (gradient(x) * x).sum())(x)
+        return nv.grad(lambda x: nv.jvp(loss, (x,), (x,))[1])(x)
+
+    whole = drawn(3, 4, 3)
+
+    def on_rank(g: Any) -> list[np.ndarray]:
+        found = results(g, from_numpy(whole[g.rank()]))
+        return [np.asarray(leaf) for leaf in nv.tree.leaves(found)]
+
+    found = nv.vmap(lambda x: results(nd.axis_group("i"), x), axis_name="i")(whole)
+    for rank, expected in enumerate(run_local(on_rank, 3)):
+        for a, b in zip(nv.tree.leaves(found), expected, strict=True):
+            assert same_bits(np.asarray(a)[rank], b), f"rank {rank}: {np.asarray(a)[rank]}, {b}"

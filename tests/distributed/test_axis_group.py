@@ -486,8 +486,54 @@ def test_errors() -> None:
         mapped(lambda g, x: nd.all_max(x.astype(nv.complex64), g))
     with pytest.raises(ShapeError, match="rank 3 is not in this group of 3"):
         mapped(lambda g, x: nd.broadcast(x, 3, g))
-    with pytest.raises(ConcretizationError):
+    with pytest.raises(ConcretizationError, match=r"depends on rank\(\) of the mapped axis 'i'\."):
         mapped(lambda g, x: x if g.rank() == 0 else -x)
+    with pytest.raises(ConcretizationError, match=r"argument 'x' of .* and rank"):
+        mapped(lambda g, x: x if x[0] > g.rank() else -x)
+    with pytest.raises(DistributedError, match=r"set_default_group: AxisGroup.*only inside it"):
+        mapped(lambda g, x: (nd.set_default_group(g), x)[1])
+    for f in (nd.all_max, nd.all_min):
+        with pytest.raises(ShapeError, match=f"^{f.__name__} over a mapped axis of size 0"):
+            nv.vmap(lambda x, f=f: f(x, nd.axis_group("i")), axis_name="i")(nv.ones((0, 2)))
+
+
+def test_a_rank_that_is_traced_is_refused() -> None:
+    def mapped(f: Callable[[Any, Any], Any]) -> Any:
+        return nv.vmap(lambda x: f(nd.axis_group("i"), x), axis_name="i")(nv.ones((3, 2)))
+
+    says = r"ranks must be Python ints.*traced ~?int32\[\].*has no value.*permute.*nv\.where"
+    for name, call in {
+        "broadcast": lambda g, x: nd.broadcast(x, g.rank(), g),
+        "permute": lambda g, x: nd.permute(x, [(0, 1), (1, g.rank())], g),
+    }.items():
+        with pytest.raises(ConcretizationError, match=rf"^{name}: {says}.*test_axis_group\.py"):
+            mapped(call)
+    with pytest.raises(ConcretizationError, match=r"^permute: .*traced int32\[2\]"):
+        nv.compile(lambda p: nd.permute(nv.ones(2), p))(nv.array([[0, 0]]))
+
+    def program(group: Any) -> None:
+        for name, call in {
+            "send": lambda r: nd.send(nv.ones(2), r, group),
+            "recv": lambda r: nd.recv((2,), nv.float32, r, group),
+            "recv_like": lambda r: nd.recv_like(nv.ones(2), r, group),
+            "broadcast": lambda r: nd.broadcast(nv.ones(2), r, group),
+        }.items():
+            with pytest.raises(ConcretizationError, match=rf"^{name}: {says}"):
+                nv.compile(call)(1 - group.rank())
+
+    run_local(program, 2)
+
+
+@pytest.mark.parametrize("max_steps", [None, 5])
+def test_a_mapped_while_loop_that_communicates_is_named(max_steps: int | None) -> None:
+    def loop(x: Any) -> Any:
+        return nv.while_loop(
+            lambda c: nd.all_sum(c, nd.axis_group("i")) * c < 5, lambda c: c + 1, x,
+            max_steps=max_steps,
+        )  # fmt: skip
+
+    with pytest.raises(NuvecError, match=r"while_loop.* communicates"):
+        nv.vmap(loop, axis_name="i")(nv.ones(2))
 
 
 def test_outside_of_its_vmap_an_axis_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -9,13 +10,22 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from nuvec.core.errors import ConfigurationError, MismatchError, PeerError
+import nuvec as nv
+from nuvec.core.errors import (
+    ArgumentError,
+    ConcretizationError,
+    ConfigurationError,
+    DistributedError,
+    MismatchError,
+    PeerError,
+)
 from nuvec.distributed import Group, default_group, init, run_local, set_default_group
 from nuvec.distributed.transports import local
 from tests.distributed.contract_tools import on_ranks
@@ -154,3 +164,112 @@ def test_ctrl_c_ends_run_local() -> None:
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=10)[0] == "interrupted\n"
     assert process.returncode == 0
+
+
+def test_a_message_that_nobody_received_is_an_error() -> None:
+    def program(group: Group) -> None:
+        if group.rank() == 0:
+            nv.distributed.send({"a": nv.ones(2), "b": nv.array([1])}, 2, group)
+            nv.distributed.send(nv.ones(3), 2, group)
+        group.barrier()
+        if group.rank() == 2:
+            nv.eval(nv.distributed.recv_like({"a": nv.ones(2), "b": nv.array([1])}, 0, group))
+
+    says = r"never received: send #1 to rank 2 float32\[3\] by rank 0\. Each.*test_local\.py"
+    with pytest.raises(DistributedError, match=says):
+        run_local(program, 3)
+
+    def split(group: Group) -> None:
+        half = group.split(group.rank() % 2)
+        if group.rank() == 1:
+            nv.distributed.send(nv.ones(2), 1, half)
+        group.barrier()
+
+    with pytest.raises(DistributedError, match=r"to rank 3 float32\[2\] by rank 1"):
+        run_local(split, 4)
+
+
+def test_an_unreceived_message_does_not_hide_the_failure_of_a_rank() -> None:
+    def program(group: Group) -> None:
+        if group.rank() == 0:
+            nv.eval(nv.distributed.send(nv.ones(2), 1, group))
+        group.barrier()
+        if group.rank() == 1:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        run_local(program, 2)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, "2", None])
+def test_a_size_that_is_none(size: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"at least 1, got .*test_local\.py"):
+        run_local(lambda group: None, size)
+
+
+def _total(x: Any) -> Any:
+    return run_local(lambda group: nv.distributed.all_sum(x * x, group), 2)[0]
+
+
+@pytest.mark.parametrize(
+    ("transform", "name"),
+    [
+        (lambda f: nv.grad(f)(3.0), "grad"),
+        (lambda f: nv.vjp(f, 3.0), "vjp"),
+        (lambda f: nv.jvp(f, (3.0,), (1.0,)), "jvp"),
+        (lambda f: nv.linearize(f, 3.0), "linearize"),
+        (lambda f: nv.grad(nv.grad(f))(3.0), "grad"),
+    ],
+)
+def test_derivatives_do_not_cross_run_local(transform: Any, name: str) -> None:
+    says = rf"run_local inside {name} of .*derivatives cannot cross.*nv\.grad.*test_local\.py"
+    with pytest.raises(DistributedError, match=says):
+        transform(_total)
+
+
+def test_derivatives_of_compiled_communications_do_not_cross_run_local() -> None:
+    compiled = nv.compile(lambda x: nv.distributed.all_sum(x * x))
+    with pytest.raises(DistributedError, match=r"its ranks have ended.*inside the func"):
+        nv.eval(nv.grad(lambda x: run_local(lambda group: compiled(x), 2)[0])(3.0))
+
+
+def test_what_has_no_derivative_may_be_communicated_inside_grad() -> None:
+    def through(what: Any) -> float:
+        def f(x: Any) -> Any:
+            return x * run_local(lambda group: nv.distributed.all_sum(what(x), group), 2)[0]
+
+        return nv.grad(f)(3.0).item()
+
+    assert through(lambda x: nv.array(4)) == 8
+    assert through(nv.stop_gradient) == 6  # a weak scalar too
+    assert through(lambda x: nv.stop_gradient(x * nv.ones(()))) == 6
+    assert nv.grad(lambda x: run_local(lambda group: x * x, 2)[1])(3.0).item() == 6
+
+
+@pytest.mark.parametrize("transform", [nv.vmap, nv.compile])
+def test_what_has_no_value_cannot_leave_a_rank(transform: Any) -> None:
+    with pytest.raises(ConcretizationError) as caught:
+        transform(_total)(nv.ones(3))
+    text = str(caught.value)
+    assert "run_local evaluates what its ranks return" in text and "None" not in text
+    assert "argument 'x' of _total" in text and "inside the function that run_local calls" in text
+    assert "test_local.py" in text
+
+
+def test_a_compiled_function_forgets_ranks_that_have_ended() -> None:
+    default = nv.compile(lambda x: nv.distributed.all_sum(x * 2))
+    passed = nv.compile(lambda x, group: nv.distributed.all_sum(x, group), static_argnums=1)
+    asked = nv.compile(lambda x, group: x * group.size(), static_argnums=1)
+    groups: list[weakref.ref[Group]] = []
+
+    def program(group: Group) -> None:
+        groups.append(weakref.ref(group))
+        kept = nv.compile(lambda x: nv.distributed.all_sum(x, group))
+        nv.eval(default(nv.ones(2)), passed(nv.ones(2), group), asked(nv.ones(2), group))
+        assert kept(nv.ones(2)).tolist() == [2, 2] == default(nv.ones(2) / 2).tolist()
+
+    for _ in range(5):
+        run_local(program, 2)
+    gc.collect()
+    assert sum(group() is not None for group in groups) <= 2
+    assert all(len(f._cache) <= 2 for f in (default, passed, asked))

@@ -166,6 +166,57 @@ def test_train_and_eval():
     assert all(module.training for module in model.modules())
 
 
+LEAVES = {
+    "shapes": lambda a: a.shape,
+    "None": lambda a: None,
+    "dtypes": lambda a: a.dtype,
+    "norms": lambda a: nv.abs(a).max(),
+    "numbers": lambda a: float(a.max()),
+    "NumPy": np.asarray,
+    "objects": lambda a: np.array([None]),
+    "batches": lambda a: nv.stack([a, a]),
+    "lists": lambda a: [a],
+    "modules": lambda a: nn.Linear(1, 1),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_repr_of_trees_in_place_of_parameters(name):
+    layers = [
+        getattr(nn, n)
+        for n in nn.__all__
+        if isinstance(getattr(nn, n), type) and issubclass(getattr(nn, n), nn.Module)
+    ]
+    sized = (nn.Linear, nn.AllToShardedLinear, nn.ShardedToAllLinear)
+    assert set(sized) <= set(layers)
+    for layer in layers:
+        module = layer(2, 3) if layer in sized else layer()
+        for made in (module, nn.Sequential(module, nn.relu)):
+            assert layer.__name__ in repr(nv.tree.map(LEAVES[name], made))
+
+
+def test_repr_shows_leaves_that_are_no_parameters():
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nv.ones(3)
+
+        def _extra_repr(self):
+            return f"size={self.factor.size}"
+
+    model = nn.Sequential(nn.Linear(2, 3), Scale())
+    assert repr(nv.tree.map(lambda a: a.shape, model)) == (
+        "Sequential(\n"
+        "  (layers.0): Linear(bias=(3,), weight=(3, 2))\n"
+        "  (layers.1): Scale(factor=(3,))\n"
+        ")"
+    )
+    assert repr(nv.tree.map(lambda a: a.sum(), nn.Linear(2, 3))) == (
+        "Linear(bias=float32[], weight=float32[])  # 2 parameters"
+    )
+    assert repr(nv.tree.map(lambda a: None, nn.PReLU())) == "PReLU(weight=None)"
+
+
 def test_repr_counts_parameters():
     model = nn.Sequential(nn.Linear(1000, 2), nn.ReLU(), nn.Linear(2, 1).freeze())
     assert repr(model) == (

@@ -16,10 +16,12 @@ from nuvec.core.errors import IRError
 from nuvec.core.ir import IR, Eqn, aval
 from nuvec.core.ops.build import elementwise_rule
 from nuvec.core.ops.shape import move_axis
-from nuvec.core.primitive import TABLE, Primitive
+from nuvec.core.primitive import ONE, TABLE, Primitive
 from nuvec.distributed.collectives.all_reduce import all_sum_p
 from nuvec.distributed.collectives.gather_scatter import all_gather_p, sum_scatter_p
 from nuvec.testing import (
+    EXCHANGES,
+    check_case,
     check_collective,
     check_compile,
     check_grads,
@@ -28,7 +30,9 @@ from nuvec.testing import (
     check_second_order,
     check_vjp,
     check_vmap,
+    random_case,
 )  # fmt: skip
+from nuvec.testing import NESTED as NESTED_OPERATIONS
 from nuvec.transforms.ir_tools import make_ir
 
 X = np.array([0.3, 0.7, 1.1])
@@ -359,6 +363,10 @@ def test_a_wrong_call_of_check_vmap(in_axes: Any, out_axes: Any, message: str) -
         (lambda g, x: x, lambda rank, size: X, (1,), "args must be a tuple"),
         (lambda g: None, (), (1,), "no array among the arguments"),
         (lambda g, x: x, ("x",), (1,), "an argument of the function checked"),
+        (lambda g, x: x, (np.arange(2),), (1,), "no operand of rank 0 is floating.*int64"),
+        (lambda g, x: x, lambda r, n: (np.ones(2, (float, int)[r]),), (2,), "operand of rank 1"),
+        (lambda g, x: None, (X,), (2,), "returns nothing floating or complex"),
+        (lambda g, x: nd.all_max(x > 0, g), (X,), (2,), "returns nothing floating or complex"),
         (lambda g, x: x, (X,), (), "sizes must be sizes of groups"),
         (lambda g, x: x, (X,), (2, 0), "sizes must be sizes of groups"),
         (lambda g, x: x, (X,), "12", "check_collective: sizes"),
@@ -367,6 +375,119 @@ def test_a_wrong_call_of_check_vmap(in_axes: Any, out_axes: Any, message: str) -
 def test_a_wrong_call_of_check_collective(fn: Any, operands: Any, sizes: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         check_collective(fn, operands, sizes)
+
+
+# Checks with nothing to check
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("out", [None, [], {}, (None, ())])
+def test_a_function_without_results(check: str, out: Any) -> None:
+    with pytest.raises(ValueError, match=r"the function (returns no array|computes nothing), so"):
+        CHECKS[check](lambda x: out, (X,))
+
+
+@pytest.mark.parametrize("check", DIFFERENTIATES)
+def test_nothing_to_differentiate(check: str) -> None:
+    with pytest.raises(ValueError, match=r"no argument is floating or complex.*got int64, bool"):
+        CHECKS[check](lambda x, y: x * 2.0, (np.arange(3), np.ones(3, bool)))
+    with pytest.raises(ValueError, match="no result is floating or complex"):
+        CHECKS[check](nv.argmax, (X,))
+
+
+@pytest.mark.parametrize("check", DIFFERENTIATES)
+@pytest.mark.parametrize(("f", "x"), [(nv.log, -X), (nv.sqrt, -X), (lambda x: 1 / x, X * 0)])
+def test_a_point_outside_the_domain(check: str, f: Any, x: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="the function is not finite at the arguments given"):
+        CHECKS[check](f, (x,))
+
+
+def test_a_derivative_that_is_not_finite_fails(made: Make) -> None:
+    f = made(derivatives=(lambda out, x: x * np.nan,))
+    for check in DIFFERENTIATES:
+        fails(lambda check=check: CHECKS[check](f, (X,)))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("order", [0, -1, 2.5, True, "2", None])
+def test_orders(order: Any) -> None:
+    for check in (
+        lambda: check_grads(nv.sin, (X,), order=order),
+        lambda: check_collective(_all_sum, ONES, (2,), order=order),
+    ):
+        with pytest.raises(ValueError, match="order must be an integer of at least 1"):
+            check()
+    with pytest.raises(ValueError, match="order must be 1 or 2, got 3"):
+        check_collective(_all_sum, ONES, (2,), order=3)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, None])
+def test_limits(limit: Any) -> None:
+    with pytest.raises(ValueError, match="check_vmap: limit must be an integer of at least 1"):
+        check_vmap(nv.sin, (X,), limit=limit)
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [[], (), None, "vjp", ["vjp"], [("foo", "")], [("vjp", "foo")], [("vjp",)], [("jvp", ""), 3]],
+)
+def test_a_wrong_call_of_check_case(checks: Any) -> None:
+    case = random_case(3, ranks=1, sizes=(2, 4))
+    with pytest.raises(ValueError, match=r"check_case: (checks must be|.* is no check)"):
+        check_case(case, checks)
+    with pytest.raises(ValueError, match="check_case takes a Case"):
+        check_case(case.program)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ranks": 0}, "ranks must be an integer of at least 1, got 0"),
+        ({"ranks": 1.5}, "ranks must be"),
+        ({"sizes": (5, 2)}, r"sizes must be \(fewest, most\) steps, got \(5, 2\)"),
+        ({"sizes": 5}, "sizes must be"),
+        ({"sizes": (0, 2)}, r"sizes\[0\] must be"),
+        ({"sizes": (1, 2, 3)}, "sizes must be"),
+        ({"operations": []}, "operations must be a list of what to draw from"),
+        ({"operations": "sin"}, "operations must be"),
+        ({"operations": [nv.sin]}, "is no nuvec.testing.Operation"),
+        ({"operations": [o for o in EXCHANGES if o.sizes > 1], "ranks": 1}, "runs on 1 rank:"),
+        ({"seed": -1}, "seed must be"),
+        ({"seed": "x"}, "seed must be"),
+    ],
+)
+def test_a_wrong_call_of_random_case(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"random_case: .*{message}"):
+        random_case(**{"seed": 1, **arguments})
+
+
+def test_programs_of_nothing_but_what_holds_programs() -> None:
+    assert random_case(1, ranks=1, operations=NESTED_OPERATIONS).fits()
+
+
+# Elementwise
+
+
+MIXING: dict[str, Callable[[Any], Any]] = {
+    "flip": np.flip, "less the mean": lambda x: x - x.mean(), "roll": lambda x: np.roll(x, 1),
+    "sum so far": lambda x: np.cumsum(x).reshape(x.shape), "sort": lambda x: np.sort(x, axis=None)
+    .reshape(x.shape), "softmax": lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True),
+    "by its place": lambda x: x * np.arange(x.size).reshape(x.shape),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 1)])
+@pytest.mark.parametrize("name", MIXING)
+def test_what_mixes_elements_is_not_elementwise(made: Make, name: str, shape: Any) -> None:
+    x = np.linspace(-1, 1, int(np.prod(shape))).reshape(shape)[::-1]
+    rules: dict[str, Any] = {"lower": MIXING[name], "derivatives": (ONE,)}
+    if (name, shape) == ("softmax", (4, 1)):
+        x = x.T
+    fails(lambda: check_lowering(made(**rules), (x,)), "toy.square", "is declared elementwise")
+
+
+def test_a_result_that_operands_do_not_broadcast_to(made: Make) -> None:
+    f = made(lower=lambda x: x[:1], shape_rule=lambda x: aval((1,), x.dtype))
+    fails(lambda: check_lowering(f, (X,)), "is declared elementwise: its result has the shape")
 
 
 # Collectives

@@ -160,17 +160,9 @@ def _mutations() -> Iterator[Mutation]:
 
 
 MUTATIONS = list(_mutations())
-SAMPLE = 3  # every third is run without --slow
 
 
-def _params(items: list[Any], every: int, ids: Callable[[Any], str] = str) -> list[Any]:
-    return [
-        pytest.param(x, id=ids(x), marks=[] if k % every == 0 else [pytest.mark.slow])
-        for k, x in enumerate(items)
-    ]
-
-
-@pytest.mark.parametrize("mutation", _params(MUTATIONS, SAMPLE))
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
 def test_a_rule_wrong_by_a_thousandth_is_caught(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,10 +261,7 @@ def _first_of_two(case: CollectiveCase) -> Callable[..., Any]:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("name", "rule", "how"),
-    [
-        pytest.param(*c, id="-".join(c), marks=[] if k % 5 == 0 else [pytest.mark.slow])
-        for k, c in enumerate(COMMUNICATIONS)
-    ],
+    [pytest.param(*c, id="-".join(c)) for c in COMMUNICATIONS],
 )
 def test_a_communication_inside_a_rule(
     name: str, rule: str, how: str, monkeypatch: pytest.MonkeyPatch, sabotaged: None
@@ -328,10 +317,7 @@ COMPILED = [(name, how) for name in VECTORS for how in ("dropped", "duplicated",
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("name", "how"),
-    [
-        pytest.param(*c, id="-".join(c), marks=[] if k % 4 == 0 else [pytest.mark.slow])
-        for k, c in enumerate(COMPILED)
-    ],
+    [pytest.param(*c, id="-".join(c)) for c in COMPILED],
 )
 def test_a_communication_in_a_compiled_program(
     name: str, how: str, monkeypatch: pytest.MonkeyPatch

@@ -177,10 +177,7 @@ def _passes(check: Callable[[str], None], subject: str) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [
-        pytest.param(*c, id="-".join(c), marks=[] if k % 5 == 0 else [pytest.mark.slow])
-        for k, c in enumerate(COMMUNICATIONS)
-    ],
+    [pytest.param(*c, id="-".join(c)) for c in COMMUNICATIONS],
 )
 def test_a_communication_wrong_by_a_thousandth(
     name: str, rule: str, monkeypatch: pytest.MonkeyPatch

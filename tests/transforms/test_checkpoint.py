@@ -104,3 +104,17 @@ def test_errors() -> None:
         nv.checkpoint(nv.sin, "some")
     with pytest.raises(TypeError, match="function"):
         nv.checkpoint(3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (lambda *a: nv.array([True, False]), "returned array.*must return True or False"),
+        (lambda *a: None, "returned None"),
+        (lambda: True, r"checkpoint calls its policy with \(primitive_name"),
+        (3, "policy must be a name or a function"),
+    ],
+)
+def test_policies_that_are_none(policy: Any, message: str) -> None:
+    with pytest.raises(nv.ArgumentError, match=message):
+        nv.grad(nv.checkpoint(lambda x: nv.sin(nv.sin(x)), policy=policy))(1.0)

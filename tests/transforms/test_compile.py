@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,33 @@ def test_leaked_placeholders() -> None:
         grad(lambda x: x * kept[0])(1.0).item()
 
 
+def test_what_was_captured_of_a_transform_that_has_returned_is_refused() -> None:
+    kept: dict[str, Any] = {}
+
+    def through(w: Any) -> Any:
+        if "c" not in kept:
+            kept["c"] = compile(lambda x: x * (w * 2))
+        return kept["c"](nv.ones(2)).sum() + kept["c"](nv.ones(2)).sum()
+
+    def tangent(f: Any, x: Any) -> Any:
+        return nv.jvp(f, (x,), (x,))[1]
+
+    for transform, expected in ((grad, 8), (vmap, 16), (lambda f: partial(tangent, f), 16)):
+        kept.clear()
+        x = nv.array([2.0]) if transform is vmap else nv.array(2.0)
+        assert transform(through)(x).item() == expected
+        for again in (lambda t=transform, x=x: t(through)(x), lambda: kept["c"](nv.ones(2))):
+            with pytest.raises(LeakedTracerError, match=r"test_compile.*of through.* captured"):
+                again()
+
+
+def test_values_that_transforms_returned_can_be_captured() -> None:
+    value, pull = nv.vjp(lambda x: x * x, nv.array(3.0))
+    loss, gradient = value_and_grad(lambda x: x * x)(nv.array(2.0))
+    f = compile(lambda x: x * value * loss * gradient + pull(x)[0])
+    assert [f(1.0).item(), grad(f)(1.0).item(), f(2.0).item()] == [150, 150, 300]
+
+
 def test_explain() -> None:
     w = nv.ones(3)
     g = compile(lambda x: x * w)
@@ -300,3 +328,14 @@ def test_disable_compile() -> None:
         g = compile(f)
         assert g(nv.array(2.0)).item() == 4 and g(nv.array(-2.0)).item() == -2
     assert f.runs == 2
+
+
+def test_assignments_stay_local_without_compiling_too() -> None:
+    def write(a: Any, n: int, b: Any) -> Any:
+        a[0] = n
+        return b
+
+    x = nv.ones(2)
+    with nv.config.override(disable_compile=True):
+        assert compile(write, static_argnums=1)(x, 9, b=x).tolist() == [1, 1]
+    assert x.tolist() == [1, 1]

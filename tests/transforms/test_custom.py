@@ -196,3 +196,132 @@ def test_a_constant_function_with_a_derivative() -> None:
     f.defvjp(lambda x: (nv.array(3.0), ()), lambda r, c: (5 * c,))
     for g in (vjp(f, nv.array(1.0))[1], vjp(compile(f), nv.array(1.0))[1]):
         assert g(1.0)[0].item() == 5
+
+
+def nested(depth: int, calls: list[int], pulling: bool) -> Any:
+    """sin in `depth` custom_vjps, each of which calls the one inside three times in its rules."""
+
+    def innermost(x: Any) -> Any:
+        calls.append(1)
+        return nv.sin(x)
+
+    def around(g: Any) -> Any:
+        h = nv.custom_vjp(lambda x: g(x) * 1.1)
+        if pulling:
+            h.defvjp(lambda x: (g(x) * 1.1, x), lambda x, c: nv.vjp(g, x)[1](c * 1.1))
+        else:
+            h.defvjp(lambda x: (g(x) * 1.1, x), lambda x, c: (c * 1.1 * nv.cos(x),))
+        return h
+
+    f: Any = innermost
+    for _ in range(depth):
+        f = around(f)
+    return f
+
+
+@pytest.mark.parametrize("pulling", [False, True])
+@pytest.mark.parametrize("transform", ["vmap", "compile of grad", "grad of compile", "scan"])
+def test_nested_rules_are_recorded_once_each(transform: str, pulling: bool) -> None:
+    counts = []
+    for depth in (4, 8):
+        calls: list[int] = []
+        f = nested(depth, calls, pulling)
+        if transform == "vmap":
+            found = nv.vmap(nv.grad(f))(nv.array([0.5, 1.0]))[0]
+        elif transform == "scan":
+            found = grad(lambda x, f=f: nv.scan(lambda c, _: (f(c), None), x, None, 1)[0])(0.5)
+        else:
+            found = (compile(grad(f)) if transform == "compile of grad" else grad(compile(f)))(0.5)
+        inner = 1.1**depth if pulling else 1.1
+        np.testing.assert_allclose(found, inner * np.cos(0.5), rtol=1e-6)
+        counts.append(len(calls))
+    assert counts[1] <= 4 * counts[0]  # each level calls twice or more: 2^4 times as many
+
+
+def test_recursion_through_an_argument() -> None:
+    f = nv.custom_vjp(lambda n, x: x if n == 0 else f(n - 1, nv.sin(x)), nondiff_argnums=0)
+    f.defvjp(
+        lambda n, x: (f(n, x), x),
+        lambda n, x, c: (c,) if n == 0 else vjp(lambda x: f(n - 1, nv.sin(x)), x)[1](c),
+    )
+    for n in range(6):
+        assert np.allclose(compile(grad(lambda x, n=n: f(n, x)))(1.0), grad(f, 1)(n, 1.0))
+
+
+def test_rules_that_call_each_other() -> None:
+    """A rule known from within another that is still being built must not hold plain calls."""
+    f = nv.custom_vjp(lambda x: nv.sin(x))
+    g = nv.custom_vjp(lambda x: 2 * f(x))
+    f.defvjp(lambda x: (g(x) / 2, x), lambda x, c: (10 * c * nv.cos(x),))
+    g.defvjp(lambda x: (2 * f(x), x), lambda x, c: vjp(f, x)[1](2 * c))
+    for h, factor in ((f, 10), (g, 20), (lambda x: f(x) + g(x), 30)):
+        for form in (grad(h), compile(grad(h)), grad(compile(h)), grad(nv.checkpoint(h))):
+            np.testing.assert_allclose(form(0.5), factor * np.cos(0.5), rtol=1e-6)
+
+
+def test_a_rule_that_captures_is_recorded_anew_where_its_captures_are_others() -> None:
+    held: list[Any] = [None]
+    inner = nv.custom_vjp(lambda x: x * held[0])
+    inner.defvjp(lambda x: (x * held[0], held[0]), lambda w, c: (c * w,))
+
+    def fun(x: Any) -> Any:
+        held[0] = x * 3
+        return inner(x) + inner(x)
+
+    outer = nv.custom_vjp(fun)
+    outer.defvjp(lambda x: (fun(x), x), lambda x, c: (c * 12 * x,))
+    for form in (grad(outer), compile(grad(outer)), grad(compile(outer))):
+        np.testing.assert_allclose(form(2.0), 24.0)
+    np.testing.assert_allclose(compile(outer)(2.0), 24.0)
+
+
+@pytest.mark.parametrize("kind", [nv.custom_vjp, nv.custom_jvp])
+@pytest.mark.parametrize("numbers", ["n", 1.0, True, (0, 0), 5])
+def test_nondiff_argnums_that_are_none(kind: Any, numbers: Any) -> None:
+    with pytest.raises(nv.ArgumentError, match="nondiff_argnums"):
+        kind(lambda x, y: x, nondiff_argnums=numbers)(1.0, 2.0)
+
+
+def test_an_argument_named_twice() -> None:
+    f = nv.custom_jvp(lambda x, y: x, nondiff_argnums=(0, -2))
+    f.defjvp(lambda x, p, t: (x, t[0]))
+    with pytest.raises(nv.ArgumentError, match="names an argument twice"):
+        f(1.0, 2.0)
+
+
+def test_rules_that_cannot_be_called() -> None:
+    f = nv.custom_vjp(nv.sin)
+    for rules in ((3, 4), ("f", lambda r, c: c), (lambda x: (x, x), None)):
+        with pytest.raises(nv.ArgumentError, match="custom_vjp sin: defvjp takes a function as"):
+            f.defvjp(*rules)
+    with pytest.raises(nv.ArgumentError, match="defjvp takes a function"):
+        f.defjvp(None)
+    g = nv.custom_jvp(nv.sin)
+    with pytest.raises(nv.ArgumentError, match="custom_jvp sin: defjvp takes a function"):
+        g.defjvp(3)
+    with pytest.raises(nv.ArgumentError, match="custom_jvp sin: defjvps takes a function"):
+        g.defjvps("rule")
+
+
+def test_rules_that_take_other_arguments() -> None:
+    f = nv.custom_vjp(nv.sin)
+    f.defvjp(lambda: None, lambda r, c: (c,))
+    with pytest.raises(nv.ArgumentError, match="fwd is called with the function's arguments"):
+        grad(f)(1.0)
+    f.defvjp(lambda x: (nv.sin(x), x), lambda c: (c,))
+    with pytest.raises(nv.ArgumentError, match="bwd is called with residuals and cotangents"):
+        grad(f)(1.0)
+    f.defvjp(lambda x: (nv.sin(x), x), lambda r, c: (c,))
+    f.defjvp(lambda primals: primals)
+    with pytest.raises(nv.ArgumentError, match="jvp rule is called with primals, tangents"):
+        jvp(f, (1.0,), (1.0,))
+
+
+@pytest.mark.parametrize("junk", ["a", nv.ones(5), object()])
+def test_cotangents_of_integers_are_arrays_or_none(junk: Any) -> None:
+    f = nv.custom_vjp(lambda x, i: x * i)
+    f.defvjp(lambda x, i: (x * i, i), lambda i, c: (c * i, junk))
+    with pytest.raises((TypeError, ValueError), match="bwd's cotangent for argument 1"):
+        grad(f)(2.0, 3)
+    f.defvjp(lambda x, i: (x * i, (x, i)), lambda r, c: (c * r[1], c * r[0]))
+    assert float(grad(f)(2.0, 3)) == 3.0

@@ -54,6 +54,22 @@ def _leaked(run: Callable[[Callable[..., Any]], Any]) -> Any:
     return kept[0]
 
 
+N = {"n": nv.array([3])}
+
+
+def _at_n(p: Any) -> Any:
+    return p["n"] * 2.0
+
+
+def _wide_rule() -> Any:
+    @nv.custom_jvp
+    def double(x: Any) -> Any:
+        return x * 2
+
+    double.defjvp(lambda primals, tangents: (primals[0] * 2, tangents[0].astype(nv.float64)))
+    return double
+
+
 def _custom(fwd: Any, bwd: Any) -> Any:
     """The gradient of a function of {"w": x} with these rules."""
 
@@ -72,6 +88,8 @@ def _through_custom(f: Any) -> Any:
 
 
 PULL = nv.vjp(lambda x: {"y": x * 2}, X)[1]
+PUSH = nv.linearize(lambda x: x * 2, X)[1]
+TRANSPOSED = nv.linear_transpose(lambda x: x * 2, X)
 
 
 def fwd(p: Any) -> Any:
@@ -226,6 +244,14 @@ ROWS = [
         ("primals[0]['w'] is float32[2]", "tangent float64[2]", ".astype('float32')")),
     Row("jvp shape", lambda: nv.jvp(lambda p: p["w"], (W,), ({"w": nv.ones(3)},)), ShapeError,
         ("primals[0]['w'] has shape (2,)", "(3,)", "must be equal")),
+    *[Row(f"jvp integer, {what}", call, DtypeError,
+          ("primals[0]['n'] is int32[1], which has no derivative", says, "pass None", "zeros"))
+      for what, call, says in (
+          ("floating", lambda: nv.jvp(_at_n, (N,), ({"n": np.zeros(1)},)), "float64[1]"),
+          ("not zero", lambda: nv.jvp(_at_n, (N,), ({"n": np.ones(1, int)},)), "and not zero"),
+          ("linearized", lambda: nv.linearize(_at_n, N)[1]({"n": nv.ones(1)}), "float32[1]"))],
+    Row("jvp integer shape", lambda: nv.jvp(_at_n, (N,), ({"n": np.zeros(2, int)},)), ShapeError,
+        ("primals[0]['n'] has shape (1,)", "(2,)")),
     # Cotangents
     Row("vjp structure", lambda: PULL(X), TreeError,
         ("cotangents have another structure", "{'y': *}", "got a leaf")),
@@ -233,7 +259,19 @@ ROWS = [
         ("output['y'] has shape (2,)", "(3,)", "must be equal")),
     Row("vjp dtype", lambda: PULL({"y": DOUBLE}), DtypeError,
         ("output['y'] is float32[2]", "float64[2]", ".astype('float32')")),
+    Row("vjp integer output", lambda: nv.vjp(lambda x: {"n": nv.argmax(x)}, X)[1]({"n": 1.0}),
+        DtypeError, ("output['n'] is int32[], which has no derivative", "~float32[]", "pass None")),
+    *[Row(f"{name} arguments", call, ArgumentError, (f"{name} of ", "one argument, a cotangent",
+                                                     "given 2"))
+      for name, call in (("vjp", lambda: PULL(X, X)),
+                         ("linear_transpose", lambda: TRANSPOSED(X, X)))],
+    Row("vjp keywords", lambda: PULL(c=X), ArgumentError,
+        ("one argument, a cotangent", "the keywords ['c']")),
+    Row("linearize arguments", lambda: PUSH(X, X), ArgumentError,
+        ("linearize of <lambda>", "one tangent for each primal, 1", "given 2")),
     # vmap's axes
+    Row("axis_size", lambda: nv.vmap(lambda x: x, axis_size=True)(nv.ones(1)), ArgumentError,
+        ("axis_size must be an integer", "True")),
     Row("out_axes None", lambda: nv.vmap(lambda x: {"a": x}, out_axes=None)(X), ShapeError,
         ("out_axes is None for output['a']", "differs", "give it an axis")),
     Row("out_axes range", lambda: nv.vmap(lambda x: {"a": x}, out_axes=3)(X), AxisError,
@@ -253,6 +291,9 @@ ROWS = [
     Row("value in vmap", lambda: nv.vmap(lambda x: x if x > 0 else -x)(X), ConcretizationError,
         ("argument 'x'", "nv.where or nv.cond")),
     # Custom rules
+    Row("jvp rule dtype", lambda: nv.jvp(_wide_rule(), (X,), (X,)), DtypeError,
+        ("custom_jvp double: the jvp rule's tangent is float64[2]", "the output float32[2]",
+         ".astype('float32')")),
     Row("no rule", lambda: nv.custom_vjp(lambda x: x)(X), NuvecError, ("no rule yet", "defvjp")),
     Row("fwd no pair", _custom(lambda p: p["w"], lambda r, c: (c,)), TreeError,
         ("fwd must return a pair (output, residuals)", "returned Array")),

@@ -87,3 +87,29 @@ def test_errors() -> None:
         nv.fori_loop(nv.array([0, 1]), 3, lambda i, c: c, 1.0)
     with pytest.raises(TypeError, match="unroll"):
         nv.fori_loop(0, 3, lambda i, c: c, 1.0, unroll=-1)
+
+
+BOUNDS: list[tuple[Any, Any]] = [
+    (np.uint8(10), np.uint8(20)), (10, np.uint8(20)), (np.int8(100), np.int8(110)),
+    (-3, np.uint8(5)), (np.int16(-7), np.uint16(3)), (np.int64(2**40), np.int64(2**40 + 3)),
+    (2**33, 2**33 + 2), (np.uint32(5), 9), (np.int64(2**62), np.uint64(2**62 + 5)), (7, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_the_index_holds_what_is_computed_with_it(bounds: tuple[Any, Any]) -> None:
+    lower, upper = bounds
+    first = int(lower)
+
+    def count(a: Any, b: Any) -> Any:
+        def body(i: Any, carry: Any) -> Any:
+            return carry[0] + 1, carry[1] + (i - first) * 1000
+
+        return nv.fori_loop(a, b, body, (0, nv.array(0, nv.int64)))
+
+    steps = range(int(lower), int(upper))
+    expected = (len(steps), sum(1000 * (i - first) for i in steps))
+    assert tuple(int(v) for v in count(lower, upper)) == expected
+    if not isinstance(upper, int):
+        assert tuple(int(v) for v in nv.compile(lambda b: count(lower, b))(upper)) == expected
+        assert tuple(int(v) for v in nv.compile(count)(np.int64(lower), upper)) == expected

@@ -208,3 +208,26 @@ def test_gradients_keep_their_dtype() -> None:
 def test_gradient_of_an_integer_python_scalar_is_refused() -> None:
     with pytest.raises(DtypeError):
         grad(lambda x: x * 1.0)(3)
+
+
+FORMS: dict[str, Any] = {
+    "plain": lambda f: f,
+    "checkpoint": nv.checkpoint,
+    "compile": nv.compile,
+    "cond": lambda f: lambda x: nv.cond(nv.array(True), f, f, x),
+    "scan": lambda f: lambda x: nv.scan(lambda c, _: (f(c), None), x, None, 1)[0],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("f", [lambda x: x * x, lambda x: x * 2, nv.sin])
+def test_derivatives_at_python_numbers_are_weak_as_these_are(form: str, f: Any) -> None:
+    g = FORMS[form](f)
+    half = nv.ones((), nv.float16)
+    found = [
+        nv.grad(g)(2.0), nv.vjp(g, 2.0)[1](1.0)[0], *nv.jvp(g, (2.0,), (1.0,)),
+        nv.linearize(g, 2.0)[1](1.0), nv.compile(nv.grad(g))(2.0),
+    ]  # fmt: skip
+    assert [(x + half).dtype for x in found] == [nv.float16] * len(found)
+    strong = nv.grad(g)(nv.array(2.0))
+    assert (strong + half).dtype == nv.float32

@@ -159,3 +159,9 @@ def test_linear_transpose(name: str) -> None:
 def test_linear_transpose_refuses_what_is_not_linear(f: Any, name: str) -> None:
     with pytest.raises(nv.NuvecError, match=f"not linear.*{name}"):
         nv.linear_transpose(f, nv.zeros(3))
+
+
+def test_jacobians_of_nothing() -> None:
+    for jac in (nv.jacfwd, nv.jacrev, nv.hessian):
+        assert jac(lambda x: x * x, argnums=())(2.0) == ()
+        assert jac(lambda x: None)(2.0) is None

@@ -263,3 +263,24 @@ def test_zeros_are_known_without_evaluation() -> None:
         assert dependence_of_constant(zero) == ZERO
     for other in (W, W * 2, nv.zeros(3) + W, nv.cos(nv.zeros(3)), nv.array(np.nan)):
         assert dependence_of_constant(other) == CONSTANT
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        nv.conj, nv.real, nv.imag, lambda z: nv.real(z) + 0j, lambda z: nv.sum(z * nv.conj(z)),
+        nv.compile(nv.conj), lambda z: nv.scan(lambda c, _: (nv.conj(c), None), z, None, 3)[0],
+    ],
+)  # fmt: skip
+def test_conjugates_are_not_linear_over_the_complex_numbers(f: Any) -> None:
+    z = nv.array([1 + 2j, 3.0])
+    with pytest.raises(NuvecError, match=r"real numbers alone|multiplies two"):
+        nv.linear_transpose(f, z)
+
+
+def test_conjugates_of_constants_and_parts_of_real_functions_are_linear() -> None:
+    z = nv.array([1 + 2j, 3.0])
+    (found,) = nv.linear_transpose(lambda x: x * nv.conj(z), z)(z)
+    np.testing.assert_allclose(found, np.conj(z) * np.asarray(z))
+    (found,) = nv.linear_transpose(lambda x: nv.real(x * (1 + 2j)), nv.ones(2))(nv.ones(2))
+    np.testing.assert_allclose(found, [1.0, 1.0])

@@ -327,3 +327,10 @@ def test_none_and_trees() -> None:
     )  # fmt: skip
     assert carry["n"] is None and ys[0] is None
     assert carry["a"].tolist() == [3, 3] and ys[1]["y"].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("unroll", [0, -1, 1.5, None])
+def test_unroll_is_a_positive_integer_or_a_boolean(unroll: Any) -> None:
+    with pytest.raises(nv.ArgumentError, match="unroll must be an integer >= 1 or a boolean"):
+        nv.scan(lambda c, x: (c, x), 0.0, nv.ones(3), unroll=unroll)
+    nv.scan(lambda c, x: (c, x), 0.0, nv.ones(3), unroll=False)

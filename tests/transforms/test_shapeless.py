@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nuvec as nv
+from nuvec.core.size import Size, questions
 
 w = nv.array(np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32))
 
@@ -46,7 +47,9 @@ def test_one_recording_for_any_size(name: str) -> None:
         for a, b in zip(nv.tree.leaves(found), nv.tree.leaves(expected), strict=True):
             assert a.shape == b.shape
             assert np.array_equal(np.asarray(a), np.asarray(b))
-    assert calls == [(5, 4), (8, 4), (4099, 4)]
+    assert calls[:3] == [(5, 4), (8, 4), (4099, 4)]  # then twice to ask what depends on the size
+    # NumPy treats an axis of size 1 in its own way; 3 is also the width of `w`.
+    assert {n for n, _ in calls[5:]} <= {1, 3}
 
 
 def test_several_arguments_and_other_shapes() -> None:
@@ -99,7 +102,7 @@ def test_positions_along_the_leading_axis() -> None:
     compiled = nv.compile(f, shapeless=True)
     for n in (2, 3, 7, 40):
         np.testing.assert_array_equal(compiled(nv.ones((n, 2))), f(nv.ones((n, 2))))
-    assert len(compiled._bases) == 1
+    assert len(compiled._sizes.bases) == 1
 
 
 def test_draws_in_a_loop_as_long_as_the_leading_axis() -> None:
@@ -115,3 +118,87 @@ def test_draws_in_a_loop_as_long_as_the_leading_axis() -> None:
             found.append([*nv.tree.leaves(g(nv.ones((n, 2)))), nv.random.uniform()])
         for a, b in zip(*found, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+QUESTIONS: dict[str, tuple[Any, tuple[int, ...], int]] = {
+    "parity": (lambda x: x * (x.shape[0] % 2), (3, 5, 7), 4),
+    "below": (lambda x: x if x.shape[0] < 6 else -x, (10, 20, 8), 3),
+    "one size": (lambda x: x if x.shape[0] != 4 else -x, (3, 5, 8), 4),
+    "maximum": (lambda x: x * max(x.shape[0], 6), (10, 20, 8), 3),
+    "quotient": (lambda x: x * (x.shape[0] // 2 * 2), (10, 20, 8), 7),
+    "slice": (lambda x: x[8:], (10, 20, 9), 3),
+    "slice from the end": (lambda x: x[-8:], (10, 20, 9), 3),
+    "both ends": (lambda x: x[2:-2], (10, 20, 9), 3),
+    "set a slice": (lambda x: x.at[2:8].set(0.0), (10, 20, 9), 7),
+    "roll": (lambda x: nv.roll(x, 5, 0), (10, 20, 9), 3),
+    "wide number": (lambda x: x.astype("int16") * x.shape[0], (10, 20, 9), 70000),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_sizes_at_which_the_function_does_something_else(name: str) -> None:
+    f, sizes, other = QUESTIONS[name]
+    compiled = nv.compile(f, shapeless=True)
+
+    def called_with(*sizes: int) -> None:
+        for n in sizes:
+            np.testing.assert_array_equal(compiled(batch(n)), f(batch(n)))
+
+    # Said at once, where the size that it is confirmed at shows it.
+    with pytest.raises(nv.ShapeError, match=f"no one program.*({other}|4099)"):
+        called_with(*sizes, other)
+
+
+@pytest.mark.parametrize(
+    ("f", "n"),
+    [
+        (lambda x: x[4], 3),
+        (lambda x: x.at[5].set(0.0), 3),
+        (lambda x: nv.max(x, 0), 0),
+        (lambda x: x.reshape(2, -1)[1:, :8], 1),
+        (lambda x: nv.random.choice(nv.random.key(0), x.shape[0], (2,), replace=False), 1),
+    ],
+)
+def test_errors_and_results_of_sizes_that_are_special(f: Any, n: int) -> None:
+    """What the function itself does there, be it an error."""
+    compiled = nv.compile(f, shapeless=True)
+    for size in (10, 20, 8):
+        np.testing.assert_array_equal(compiled(batch(size)), f(batch(size)))
+
+    def told(g: Any) -> Any:
+        try:
+            return g(batch(n)).tolist()
+        except Exception as error:
+            return type(error), str(error).partition("[")[0]
+
+    assert told(compiled) == told(f)
+
+
+def test_a_batch_of_one_loses_its_axis() -> None:
+    compiled = nv.compile(lambda x: x.squeeze(), shapeless=True)
+    for n in (10, 20, 1, 5, 1):
+        assert compiled(batch(n)).shape == ((n, 4) if n > 1 else (4,))
+
+
+def test_an_error_at_the_size_tried_to_confirm_is_told_so() -> None:
+    compiled = nv.compile(lambda x: nv.split(x, 2), shapeless=True)
+    compiled(batch(10))
+    with pytest.raises(nv.ShapeError, match="size 4099, tried to confirm it, it raises: split"):
+        compiled(batch(20))
+
+
+def test_sizes_note_questions() -> None:
+    with questions() as asked:
+        n = Size(101)
+        m = 2 * n + 3
+        assert m == 205 and type(m) is Size and m.affine == (2, 3)
+        assert type(m - n) is Size and (m - n).affine == (1, 3)
+        assert type(n * n) is int and type(n % 7) is int and type((m - 3) // 2) is Size
+        assert (10 - n).affine == (-1, 10) and (-n).affine == (-1, 0)  # type: ignore[attr-defined]
+        assert n < m and not n < 50 and n and divmod(n, 2) == (50, 1)
+    found = {(q.what, q.left, q.right, q.answer) for q in asked}
+    assert ("lt", (1, 0), (0, 50), False) in found and ("mod", (1, 0), (0, 7), 3) in found
+    assert ("lt", (1, 0), (2, 3), True) in found and ("ne", (1, 0), (0, 0), True) in found
+    below = next(q for q in asked if q.right == (0, 50))
+    assert below.holds(50) and not below.holds(49)
+    n < 3  # noqa: B015  nobody notes it

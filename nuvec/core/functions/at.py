@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.array import Array, from_numpy, operand
+from nuvec.core.array import Array, from_numpy, literal, operand
 from nuvec.core.functions.index import Index, read_index
 from nuvec.core.functions.indexing import (
     broadcast_value,
@@ -185,10 +185,17 @@ def _resolve(x: Array, given: Any, mode: str) -> tuple[Index, Array | None]:
         return index._replace(arrays=arrays), None
     within = None
     for array, n in zip(index_operands(index), sizes, strict=True):
-        wide = as_operand(array, dtypes.int64)  # -n may not fit a narrow dtype
+        wide = _as_int64(array)  # -n may not fit a narrow dtype
         inside = logical_and(greater_equal(wide, -n), less(wide, n))
         within = inside if within is None else logical_and(within, inside)
     return index, within
+
+
+def _as_int64(index: Array) -> Array:
+    """An index as int64.  Numbers beyond it become its largest: no axis has either."""
+    if index.dtype == dtypes.uint64:
+        index = minimum(index, literal(2**63 - 1, dtypes.uint64))
+    return as_operand(index, dtypes.int64)
 
 
 def _integers_as_arrays(index: Any) -> Any:
@@ -204,5 +211,5 @@ def _clipped(index: Any, n: int) -> Any:
     """An index with what is out of bounds moved to the nearest element."""
     if isinstance(index, np.ndarray):
         return np.clip(np.where(index < 0, index + n, index), 0, max(n - 1, 0))
-    wide = as_operand(index, dtypes.int64)
+    wide = _as_int64(index)
     return clip(where(less(wide, 0), add(wide, n), wide), 0, max(n - 1, 0))

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.array import Array, from_numpy, operand
-from nuvec.core.errors import DtypeError, ShapeError
-from nuvec.core.functions.filled import as_shape
-from nuvec.core.functions.keys import draw_bits, draw_key
+from nuvec.core.array import Array, from_numpy, literal, operand
+from nuvec.core.errors import ArgumentError, DtypeError, ShapeError
+from nuvec.core.functions.keys import draw_bits, draw_key, draw_shape
 from nuvec.core.ops.arithmetic import sqrt
 from nuvec.core.ops.build import convert_dtype
-from nuvec.core.ops.comparison import less, right_shift
+from nuvec.core.ops.comparison import isfinite, less, right_shift
 from nuvec.core.ops.conversion import make_complex
 from nuvec.core.ops.exponential import cos, log
+from nuvec.core.ops.parameters import known_value, looked_at
 from nuvec.core.ops.selection import where
 from nuvec.core.ops.shape import reshape_p
 from nuvec.core.ops.structure import slice_axis
@@ -64,9 +64,12 @@ def uniform(
 ) -> Array:  # fmt: skip
     """Uniform numbers from `minval` to below `maxval`: [..., *shape].
 
-    The bounds are numbers or arrays that broadcast to `shape`; the result is differentiable in
-    them.  Where both are equal it is `minval`.  Raises ValueError for numbers with
-    minval > maxval.
+    The bounds are numbers or real arrays that broadcast to `shape`; the result is differentiable
+    in them.  Where both are equal it is `minval`.
+
+    Raises ValueError for bounds that are not finite in `dtype`, at evaluation if their values are
+    not known before, and for minval > maxval where both are known at the call (where they are
+    not, the result is `minval`).  Raises DtypeError for complex and boolean bounds.
 
     >>> import nuvec as nv
     >>> x = nv.random.uniform(nv.random.key(0), (1000,), minval=-1.0)
@@ -74,31 +77,58 @@ def uniform(
     True
     """
     dtype = real_dtype(dtype, "uniform")
-    unit = unit_interval(draw_key(key, "uniform"), as_shape(shape, "random.uniform"), dtype)
-    plain = isinstance(minval, int | float) and isinstance(maxval, int | float)
+    sizes = draw_shape(shape, "uniform")
+    plain = type(minval) in (int, float) and type(maxval) in (int, float)
     if plain and minval == 0 and maxval == 1:
-        return unit
-    if plain and not minval <= maxval:
-        raise ValueError(f"random.uniform: minval {minval} is not at most maxval {maxval}")
-    low, high = (_parameter(p, dtype, "uniform") for p in (minval, maxval))
-    x = unit * (high - low) + low
-    _same_shape(x, unit, "uniform")
+        return unit_interval(draw_key(key, "uniform"), sizes, dtype)
+    (low, lowest), (high, highest) = (
+        _bound(b, dtype, f"random.uniform's {name}")
+        for name, b in (("minval", minval), ("maxval", maxval))
+    )
+    unit = unit_interval(draw_key(key, "uniform"), sizes, dtype)
+    _check_shape(low, unit, "random.uniform's minval")
+    _check_shape(high, unit, "random.uniform's maxval")
+    known = lowest is not None and highest is not None
+    if known and np.any(lowest > highest):
+        raise ArgumentError(f"random.uniform: minval {minval} is not at most maxval {maxval}")
+    span = high - low
+    with np.errstate(over="ignore"):
+        fits = known and np.all(np.isfinite(highest - lowest))
+    if fits:
+        x = unit * span + low
+    else:
+        # Where the difference of the bounds overflows, the one of their halves does not.
+        scale = where(isfinite(span), literal(1.0, dtype), literal(0.5, dtype))
+        x = (unit * (high * scale - low * scale) + low * scale) / scale
     # The sum may round up to the excluded bound; where it would, the interval starts over.
     return where(less(x, high), x, low)
 
 
-def _parameter(value: Any, dtype: np.dtype, name: str) -> Array:
-    value = operand(value, f"a parameter of random.{name}")
-    if dtypes.is_complex(value.dtype):
-        raise DtypeError(f"random.{name}: its parameters are real, got {value.aval}")
-    return value if value.dtype == dtype else convert_dtype.bind(value, dtype=dtype)
+def _bound(value: Any, dtype: np.dtype, what: str) -> tuple[Array, Any]:
+    """A bound of uniform in the dtype drawn, and its values in it where they are known."""
+    # A Python number goes by way of float64: in float32, 0.1 would lose its digits.
+    number = type(value) in (int, float)
+    x = literal(value, dtypes.float64) if number else operand(value, what)
+    if dtypes.is_complex(x.dtype) or dtypes.is_bool(x.dtype):
+        raise DtypeError(f"{what} is a real number or an array of them, got {x.aval}")
+    x = looked_at(x, what, "number", dtype)
+    known = known_value(x)
+    if known is not None:
+        known = np.asarray(known).astype(dtype)
+    return literal(value, dtype) if number else _converted(x, dtype), known
 
 
-def _same_shape(out: Array, drawn: Array, name: str) -> None:
-    if out.shape != drawn.shape:
+def _converted(x: Array, dtype: np.dtype) -> Array:
+    return x if x.dtype == dtype else convert_dtype.bind(x, dtype=dtype)
+
+
+def _check_shape(parameter: Array, drawn: Array, what: str) -> None:
+    """Raise ShapeError unless a parameter broadcasts to the shape drawn."""
+    sizes = zip(reversed(parameter.shape), reversed(drawn.shape), strict=False)
+    if parameter.ndim > drawn.ndim or any(n not in (1, m) for n, m in sizes):
         raise ShapeError(
-            f"random.{name}: a parameter does not broadcast to the shape drawn, {drawn.shape}: "
-            f"together they have shape {out.shape}; pass shape={out.shape}"
+            f"{what} has shape {parameter.shape}, which does not broadcast to the shape drawn, "
+            f"{drawn.shape}; pass a shape= that it broadcasts to"
         )
 
 
@@ -106,26 +136,23 @@ def _same_shape(out: Array, drawn: Array, name: str) -> None:
 def bernoulli(key: Any = None, p: Any = 0.5, shape: Any = None) -> Array:
     """True with probability `p`: bool [..., *shape]; by default the shape of `p`.
 
-    p = 1 is always True and p = 0 never.  Raises ValueError for a `p` outside [0, 1], where its
-    values are known when it is called.
+    p = 1 is always True and p = 0 never.  Raises ValueError for a `p` outside [0, 1] and for NaN,
+    at evaluation if its values are not known before.
 
     >>> import nuvec as nv
     >>> nv.random.bernoulli(nv.random.key(0), 1.0, (2,))
     array([ True,  True], dtype=bool)
     """
-    p = operand(p, "random.bernoulli's p")
-    known = p._node.value
-    if known is not None and not np.all((known >= 0) & (known <= 1)):
-        raise ValueError(
-            "random.bernoulli: p is a probability, from 0 to 1; the one given has the value "
-            f"{np.asarray(known)[~((known >= 0) & (known <= 1))].ravel()[0]}"
-        )
+    what = "random.bernoulli's p"
+    p = operand(p, what)
+    if dtypes.is_complex(p.dtype):
+        raise DtypeError(f"{what} holds probabilities, which are real, got {p.aval}")
+    p = looked_at(p, what, "probability")
     dtype = dtypes.float64 if p.dtype == dtypes.float64 else dtypes.float32
-    sizes = p.shape if shape is None else as_shape(shape, "random.bernoulli")
+    sizes = p.shape if shape is None else draw_shape(shape, "bernoulli")
     unit = unit_interval(draw_key(key, "bernoulli"), sizes, dtype)
-    out = less(unit, _parameter(p, dtype, "bernoulli"))
-    _same_shape(out, unit, "bernoulli")
-    return out
+    _check_shape(p, unit, what)
+    return less(unit, _converted(p, dtype))
 
 
 # Normal
@@ -145,7 +172,7 @@ def normal(key: Any = None, shape: Any = (), dtype: Any = dtypes.float32) -> Arr
     True
     """
     dtype = dtypes.as_dtype(dtype)
-    sizes = as_shape(shape, "random.normal")
+    sizes = draw_shape(shape, "normal")
     drawn = draw_key(key, "normal")
     if dtypes.is_complex(dtype):
         pair = _normal(drawn, (2, *sizes), dtypes.real_part(dtype)) * math.sqrt(0.5)
@@ -183,8 +210,13 @@ def _normal(key: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
 def gumbel(key: Any = None, shape: Any = (), dtype: Any = dtypes.float32) -> Array:
     """Standard Gumbel numbers, -log(-log u): [..., *shape]."""
     dtype = real_dtype(dtype, "gumbel")
+    return gumbel_noise(draw_key(key, "gumbel"), draw_shape(shape, "gumbel"), dtype)
+
+
+def gumbel_noise(key: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """`gumbel` of a key, a shape and a dtype that are known to be good."""
     working = dtypes.accumulation(dtype)
-    unit = unit_interval(draw_key(key, "gumbel"), as_shape(shape, "random.gumbel"), working)
+    unit = unit_interval(key, shape, working)
     precision = _SIGNIFICAND[working][1]
     # Half a step up keeps u away from 0; 1 - 2^-(p+1) rounds to below 1 for every step but one.
     u = where(less(unit, 0.5), unit + 2.0 ** -(precision + 1), unit)
@@ -197,11 +229,10 @@ def exponential(key: Any = None, shape: Any = (), dtype: Any = dtypes.float32) -
     """Exponential numbers of rate 1, -log(1 - u): [..., *shape]."""
     dtype = real_dtype(dtype, "exponential")
     working = dtypes.accumulation(dtype)
-    unit = unit_interval(
-        draw_key(key, "exponential"), as_shape(shape, "random.exponential"), working
-    )
+    sizes = draw_shape(shape, "exponential")
+    unit = unit_interval(draw_key(key, "exponential"), sizes, working)
     out = -log(1.0 - unit)  # 1 - u is exact, and never 0
     return out if working == dtype else convert_dtype.bind(out, dtype=dtype)
 
 
-__all__ = ["bernoulli", "exponential", "gumbel", "normal", "uniform"]
+__all__ = ["bernoulli", "exponential", "gumbel", "gumbel_noise", "normal", "uniform"]

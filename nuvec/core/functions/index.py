@@ -18,8 +18,10 @@ from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import ConcretizationError, DtypeError, OutOfBoundsError, ShapeError
 from nuvec.core.functions.creation import asarray
-from nuvec.core.ops.indexing import check_bounds, gathered_shape, index_place
+from nuvec.core.ops.bounds import check_bounds
+from nuvec.core.ops.indexing import gathered_shape, index_place
 from nuvec.core.ops.structure import Ints
+from nuvec.core.size import slice_indices
 
 
 class Index(NamedTuple):
@@ -136,7 +138,7 @@ class InvalidIndexError(DtypeError, IndexError):
 def _taken(entry: slice, size: int) -> range:
     """The positions a slice takes."""
     try:
-        return range(*entry.indices(size))
+        return range(*slice_indices(entry, size))
     except ConcretizationError:
         raise
     except TypeError:

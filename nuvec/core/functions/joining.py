@@ -19,6 +19,7 @@ from nuvec.core.ops.structure import (
     operands_of,
     slice_axis,
 )
+from nuvec.core.size import slice_indices
 from nuvec.core.traceback import filtered
 
 # Joining
@@ -140,7 +141,7 @@ def array_split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0)
     stops = [*starts[1:], n]
     parts = []
     for start, stop in zip(starts, stops, strict=True):
-        first, last, _ = slice(start, stop).indices(n)
+        first, last, _ = slice_indices(slice(start, stop), n)
         parts.append(slice_axis(x, axis, first, max(first, last)))
     return parts
 

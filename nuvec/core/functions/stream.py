@@ -1,7 +1,8 @@
 """The default random stream: keys for code that passes none.
 
-The draw at position p of the stream uses `fold_in(key(seed), p)`: another key at every draw, and
-nothing that grows.  A symbolic trace must not bake in a constant, and draws what the same function
+The draw at position p of the stream uses its key with p folded in: another key at every draw, and
+nothing that grows.  A stream's key is none that a user has: it is made of `key(seed)` as no other
+key is.  A symbolic trace must not bake in a constant, and draws what the same function
 draws without it:
 
 - A scope (compile, checkpoint, a branch, a step of scan, ...) has the stream's key and position as
@@ -9,6 +10,8 @@ draws without it:
   has.  A branch of cond counts as its longest; a while_loop, whose steps are not known, as one
   draw, from which a stream of its own begins.
 - Under vmap each element folds its own index into the key: a batched input of the mapped function.
+
+What is folded in says what for (`Folded`), so that no two of them are ever the same key.
 
 The seed is 0 until `seed` sets another, so that all ranks of a group start alike.
 """
@@ -20,6 +23,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +38,15 @@ from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.random import as_words, random_fold_in_p, uint64_constant
 from nuvec.core.primitive import placeholder
 from nuvec.core.traceback import filtered, format_user_frame
+
+
+class Folded(IntEnum):
+    """What is folded into a stream's key: a position, or with one of these added, what makes the
+    key of another stream."""
+
+    ELEMENT = 1 << 62  # the index of a mapped element
+    LOOP = 1 << 63  # the position of a while_loop
+    BACKWARD = 3 << 62  # the position of a custom rule whose backward draws
 
 
 class _RandomKey:
@@ -82,6 +95,15 @@ def _fold(key: np.ndarray, data: int) -> np.ndarray:
     return philox.words(key[None], philox.FOLD_IN, 2, np.array([data], np.uint64))[0]
 
 
+def _stream_key(seed: int) -> np.ndarray:
+    return philox.words(seed_key(seed)[None], philox.STREAM, 2)[0]
+
+
+def another_stream(key: Array, position: Array, what: Folded) -> Array:
+    """The key of a stream of its own, for what is at a position."""
+    return random_fold_in_p.bind(key, add(position, uint64_constant(what)))
+
+
 class StreamState(NamedTuple):
     """Where a stream is.
 
@@ -118,7 +140,7 @@ class Stream:
         """The stream's key and the first of `count` positions that are the caller's alone."""
         with self._lock:
             if self._key is None:
-                self._key = constant(seed_key(self._seed), _KEY)
+                self._key = constant(_stream_key(self._seed), _KEY)
             position = self._drawn
             self._drawn += count
             return self._key, position
@@ -280,7 +302,7 @@ def _element_key(trace: Trace, key: Array) -> Array:
     """The key of the mapped element's stream."""
     place = (_STREAM, id(key._node))
     if place not in trace.captures:
-        folded = random_fold_in_p.bind(key, _element_index(trace))
+        folded = another_stream(key, _element_index(trace), Folded.ELEMENT)
         trace.captures[place] = (key, folded._node)
     return Array(trace.captures[place][1])
 
@@ -324,9 +346,11 @@ def _element_index(trace: Trace) -> Array:
 
 __all__ = [
     "RANDOM_KEY",
+    "Folded",
     "RandomPosition",
     "Stream",
     "StreamState",
+    "another_stream",
     "drawn",
     "get_state",
     "next_key",

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
+from nuvec.core.interpreter import lower_checked
 from nuvec.core.ir import IR, Atom, Eqn, Var
 from nuvec.core.lower.plan import Buffer, Handover, Into, Placement, Step
 from nuvec.core.ops.build import convert_dtype
@@ -127,6 +128,7 @@ class _Emitter:
         self.lines: list[str] = []
         self.bound: dict[Any, str] = {}
         self.variables: dict[Var, str] = {}
+        self.foreign: dict[Any, Callable[..., Any]] = {}
         self.count = 0
         for k, v in enumerate(ir.inputs):
             wish = v.hint or (names[k] if k < len(names) else "")
@@ -299,7 +301,10 @@ class _Emitter:
         if product is not None:
             function, arguments = product
         else:
-            if isinstance(lower, np.ufunc) and getattr(np, lower.__name__, None) is lower:
+            if primitive.foreign:
+                lower = self.checked(eqn)
+                function = self.bind(f"{_SUFFIX.sub('_', primitive.name)}_", lower, "")
+            elif isinstance(lower, np.ufunc) and getattr(np, lower.__name__, None) is lower:
                 function = f"np.{lower.__name__}"
             else:
                 function = self.bind(f"{_SUFFIX.sub('_', primitive.name)}_", lower, "")
@@ -316,6 +321,15 @@ class _Emitter:
             out = eqn.outputs[0].aval
             arguments.append(f"out=np.empty({out.shape}, {self.param('dtype', out.dtype)})")
         return f"{function}({', '.join(arguments)})"
+
+    def checked(self, eqn: Eqn) -> Callable[..., Any]:
+        """The lowering of a primitive declared outside of nuvec, held against its shape rule."""
+        primitive, avals = eqn.primitive, tuple([v.aval for v in eqn.outputs])
+
+        def run(*values: Any, **params: Any) -> Any:
+            return lower_checked(primitive, avals, values, params)
+
+        return self.foreign.setdefault((primitive, avals), run)
 
     def product(self, eqn: Eqn) -> tuple[str, list[str]] | None:
         """The function and operands of a product of two matrices, as its lowering calls them."""

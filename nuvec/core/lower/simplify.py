@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nuvec.core.interpreter import lower_eqn
 from nuvec.core.ir import IR, Atom, Eqn, Literal, Var
 from nuvec.core.lower.layout import Layout, layout_of, result_layout
 from nuvec.core.lower.rules import Equation, rows_for
@@ -127,7 +128,7 @@ class _Simplifier:
             return False
         try:
             with np.errstate(all="ignore"):
-                result = eqn.primitive.lower(*values, **eqn.params)
+                result = lower_eqn(eqn, values)
         except Exception:
             return False
         for var, value in zip(

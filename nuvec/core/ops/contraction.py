@@ -20,7 +20,7 @@ from nuvec.core.errors import AxisError, DtypeError, ShapeError
 from nuvec.core.ir import Aval, aval
 from nuvec.core.ops.arithmetic import multiply
 from nuvec.core.ops.build import as_operand, normalize_axis, promote_operands
-from nuvec.core.ops.shape import reshape_p, transpose_p
+from nuvec.core.ops.shape import reduced_shape, reshape_p, transpose_p
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 
@@ -48,8 +48,8 @@ def _dot_rule(x: Aval, y: Aval, contract: Pairs, batch: Pairs) -> Aval:
                     "sizes must be equal; transpose or reshape one of them"
                 )
     shape = [x.shape[a] for a in batch[0]]
-    shape += [x.shape[a] for a in free_axes(x.ndim, contract[0], batch[0])]
-    shape += [y.shape[a] for a in free_axes(y.ndim, contract[1], batch[1])]
+    shape += reduced_shape(x.shape, (*contract[0], *batch[0]))
+    shape += reduced_shape(y.shape, (*contract[1], *batch[1]))
     return aval(tuple(shape), x.dtype, x.weak and y.weak)
 
 

@@ -20,9 +20,10 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy
-from nuvec.core.errors import DtypeError, OutOfBoundsError, ShapeError
+from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.ir import Aval, aval
 from nuvec.core.ops.batching import batch_first
+from nuvec.core.ops.bounds import all_inside, as_intp, check_all, index_guard, valid_elements
 from nuvec.core.ops.build import broadcast_shapes
 from nuvec.core.ops.comparison import equal
 from nuvec.core.ops.differentiation import zeros_of
@@ -62,41 +63,6 @@ def _numpy_index(ndim: int, axes: Ints, indices: Sequence[Any]) -> tuple[Any, ..
     return tuple(index)
 
 
-def _integers(index: Any) -> Any:
-    """An index in the dtype NumPy indexes with."""
-    if index.dtype == np.intp:
-        return index
-    if index.dtype == np.uint64 and np.any(index > np.uint64(np.iinfo(np.intp).max)):
-        raise OutOfBoundsError(f"index {np.max(index)} is out of bounds")
-    return index.astype(np.intp)
-
-
-def check_bounds(index: Any, axis: int, size: int, shape: Ints) -> None:
-    """Raise OutOfBoundsError for the first value of an index that is outside its axis."""
-    if not index.size or (index.min() >= -size and index.max() < size):
-        return
-    outside = np.logical_or(index < -size, index >= size)
-    if np.any(outside):
-        raise OutOfBoundsError(
-            f"index {np.asarray(index)[outside].ravel()[0]} is out of bounds for axis {axis} with "
-            f"size {size}, of an array of shape {shape}. x.at[i].get(mode='clip') and "
-            "x.at[i].set(v, mode='drop') allow such indices"
-        )
-
-
-def _check_all(shape: Ints, axes: Ints, indices: Sequence[Any]) -> None:
-    for a, i in zip(axes, indices, strict=True):
-        check_bounds(i, a, shape[a], shape)
-
-
-def _valid(shape: Ints, axes: Ints, indices: Sequence[Any]) -> Any:
-    """Which elements of the (broadcast) index are within bounds."""
-    valid = np.asarray(True)
-    for a, i in zip(axes, indices, strict=True):
-        valid = valid & (i >= -shape[a]) & (i < shape[a])
-    return valid
-
-
 # gather
 
 
@@ -106,17 +72,17 @@ def _gather_rule(x: Aval, *indices: Aval, axes: Ints, mode: str) -> Aval:
 
 
 def _gather_lower(x: Any, *indices: Any, axes: Ints, mode: str) -> Any:
-    indices = tuple(_integers(i) for i in indices)
-    if mode == "drop":
-        return _gather_or_zero(x, indices, axes)
-    if not np.size(x) and all(np.size(i) for i in indices):
-        _check_all(x.shape, axes, indices)  # NumPy does not look where it reads nothing
+    indices = tuple(as_intp(i, mode) for i in indices)
     try:
+        if not np.size(x) and all(np.size(i) for i in indices):
+            check_all(x.shape, axes, indices)  # NumPy does not look where it reads nothing
         if len(axes) == 1:
             return np.take(x, indices[0], axis=axes[0])
         return np.asarray(x)[_numpy_index(x.ndim, axes, indices)]
     except IndexError:
-        _check_all(x.shape, axes, indices)
+        if mode == "drop":
+            return _gather_or_zero(x, indices, axes)
+        check_all(x.shape, axes, indices)
         raise
 
 
@@ -125,7 +91,7 @@ def _gather_or_zero(x: Any, indices: tuple[Any, ...], axes: Ints) -> Any:
     shape = gathered_shape(x.shape, index_shape, axes)
     if 0 in [x.shape[a] for a in axes]:
         return np.zeros(shape, x.dtype)
-    valid = np.broadcast_to(_valid(x.shape, axes, indices), index_shape)
+    valid = np.broadcast_to(valid_elements(x.shape, axes, indices), index_shape)
     clipped = [np.where(valid, i, 0) for i in indices]
     found = np.asarray(x)[_numpy_index(x.ndim, axes, clipped)]
     place = index_place(axes)
@@ -201,6 +167,7 @@ def _move_block(x: Array, source: int, destination: int, count: int) -> Array:
 gather_p: Primitive = Primitive(
     "gather", _gather_lower, _gather_rule, "gather",
     transpose=_gather_transpose, linear="joint", linear_operands=(0,), vmap=_gather_vmap,
+    guard=index_guard(1),
 )  # fmt: skip
 
 
@@ -223,7 +190,7 @@ def flat_updates(
     x: Any, updates: Any, indices: Sequence[Any], axes: Ints, mode: str
 ) -> tuple[tuple[Any, ...], Any]:
     """One flat index an axis, without those out of bounds, and the updates as rows."""
-    indices = tuple(_integers(i) for i in indices)
+    indices = tuple(as_intp(i, mode) for i in indices)
     index_shape = np.broadcast_shapes(*[np.shape(i) for i in indices])
     place, count = index_place(axes), math.prod(index_shape)
     rest = tuple(n for a, n in enumerate(x.shape) if a not in axes)
@@ -233,9 +200,11 @@ def flat_updates(
     rows = np.reshape(updates, (count, *rest))
     flat = tuple(np.broadcast_to(i, index_shape).reshape(count) for i in indices)
     if mode == "drop":
-        valid = _valid(x.shape, axes, flat)
+        if all_inside(x.shape, axes, flat):
+            return flat, rows
+        valid = valid_elements(x.shape, axes, flat)
         return tuple(i[valid] for i in flat), rows[valid]
-    _check_all(x.shape, axes, flat)
+    check_all(x.shape, axes, flat)
     return flat, rows
 
 
@@ -298,6 +267,7 @@ def scatter_vmap(primitive: Any) -> Any:
 scatter_add_p: Primitive = Primitive(
     "scatter_add", _scatter_add_lower, scatter_rule, "gather", transpose=_scatter_add_transpose,
     linear="joint", linear_operands=(0, 1), vmap=scatter_vmap(lambda: scatter_add_p),
+    guard=index_guard(2),
 )  # fmt: skip
 
 
@@ -349,6 +319,7 @@ def _scatter_set_transpose(
 scatter_set_p: Primitive = Primitive(
     "scatter_set", _scatter_set_lower, scatter_rule, "gather", transpose=_scatter_set_transpose,
     linear="joint", linear_operands=(0, 1), vmap=scatter_vmap(lambda: scatter_set_p), selects=True,
+    guard=index_guard(2),
 )  # fmt: skip
 
 

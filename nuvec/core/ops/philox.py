@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-BITS, SPLIT, FOLD_IN, PERMUTE = range(4)  # the purposes
+BITS, SPLIT, FOLD_IN, PERMUTE, STREAM = range(5)  # the purposes
 
 _FEW_WORDS = 64  # a key
 _MANY_KEYS = 200  # from which computing all keys together beats NumPy's generator key by key
@@ -111,4 +111,4 @@ def as_unsigned(stream: np.ndarray, dtype: np.dtype, count: int) -> np.ndarray:
     return parts[:, :count].astype(dtype, copy=False)
 
 
-__all__ = ["BITS", "FOLD_IN", "PERMUTE", "SPLIT", "as_unsigned", "philox", "words"]
+__all__ = ["BITS", "FOLD_IN", "PERMUTE", "SPLIT", "STREAM", "as_unsigned", "philox", "words"]

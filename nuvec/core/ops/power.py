@@ -49,8 +49,15 @@ def _power_lower(x: Any, y: Any, out: Any = None) -> Any:
         ) from None
 
 
+def _power_guard(wanted: Array, x: Array, y: Array) -> tuple[tuple[Array, Array], dict[str, Any]]:
+    if not dtypes.is_inexact(y.dtype):
+        y = where(wanted, y, literal(0, y.dtype))
+    return (x, y), {}
+
+
 power_p = Primitive("power", _power_lower, elementwise_rule("power"), "elementwise",
-                    derivatives=(_power_base, _power_exponent), out=True)  # fmt: skip
+                    derivatives=(_power_base, _power_exponent), guard=_power_guard,
+                    out=True)  # fmt: skip
 _power = binary(power_p, numeric)
 
 

@@ -8,7 +8,6 @@ alone, so a program draws the same bits on every platform, eagerly, batched or c
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,46 +15,47 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array, literal
-from nuvec.core.errors import DtypeError, ShapeError
+from nuvec.core.errors import ArgumentError, DtypeError, ShapeError
 from nuvec.core.ir import Aval, aval
 from nuvec.core.node import constant
 from nuvec.core.ops import philox
-from nuvec.core.ops.build import broadcast_shapes, convert_dtype
+from nuvec.core.ops.build import broadcast_shapes, convert_dtype, integer
 from nuvec.core.ops.shape import move_axis, reshape_p
 from nuvec.core.primitive import NOT_DIFFERENTIABLE, Primitive
 
 # Shape rules
 
 
-def _key_shape(name: str, key: Aval) -> tuple[int, ...]:
-    """The batch shape of keys."""
+def key_batch(name: str, key: Aval) -> tuple[int, ...]:
+    """The batch shape of keys; `name` is the function they were given to."""
     if key.dtype != dtypes.uint64 or key.shape[-1:] != (2,):
         raise DtypeError(
             f"{name}: a key is a uint64 array of shape [..., 2], got {key}; make one with "
-            "nv.random.key(seed)"
+            "nv.random.key(seed), and several, as for a map over keys, with "
+            "nv.random.split(key, num)"
         )
     return key.shape[:-1]
 
 
 def _bits_rule(key: Aval, shape: tuple[int, ...], dtype: np.dtype) -> Aval:
     if dtype.kind != "u":
-        raise DtypeError(f"random bits are unsigned integers, got dtype {dtypes.name(dtype)}")
-    return aval(_key_shape("random.bits", key) + shape, dtype)
+        raise DtypeError(f"random.bits are unsigned integers, got dtype {dtypes.name(dtype)}")
+    return aval(key_batch("random.bits", key) + shape, dtype)
 
 
 def _split_rule(key: Aval, num: int) -> Aval:
-    return aval((*_key_shape("random.split", key), num, 2), dtypes.uint64)
+    return aval((*key_batch("random.split", key), num, 2), dtypes.uint64)
 
 
 def _fold_in_rule(key: Aval, data: Aval) -> Aval:
     if data.dtype != dtypes.uint64:
         raise DtypeError(f"random.fold_in: the primitive folds in uint64 data, got {data}")
-    batch = broadcast_shapes("random.fold_in", _key_shape("random.fold_in", key), data.shape)
+    batch = broadcast_shapes("random.fold_in", key_batch("random.fold_in", key), data.shape)
     return aval((*batch, 2), dtypes.uint64)
 
 
 def _permutation_rule(key: Aval, num: int) -> Aval:
-    return aval((*_key_shape("random.permutation", key), num), dtypes.int32)
+    return aval((*key_batch("random.permutation", key), num), dtypes.int32)
 
 
 # Lowerings
@@ -145,6 +145,11 @@ def uint64_constant(value: int) -> Array:
     return literal(value & (2**64 - 1), dtypes.uint64)
 
 
+def is_integer(x: Any) -> bool:
+    """Whether `x` is an int, Python's or NumPy's; a bool, which counts nothing, is none here."""
+    return isinstance(x, int | np.integer) and not isinstance(x, bool)
+
+
 def as_words(x: Any, name: str) -> Array:
     """Integers as uint64: negative ones modulo 2^64, so that an int is the same in any dtype."""
     if isinstance(x, np.ndarray | np.generic):
@@ -157,17 +162,25 @@ def as_words(x: Any, name: str) -> Array:
     return x if x.dtype == dtypes.uint64 else convert_dtype.bind(x, dtype=dtypes.uint64)
 
 
-def count_of(num: Any, name: str) -> int:
-    """A non-negative count; a traced one raises ConcretizationError, for it decides a shape."""
-    num = operator.index(num)
-    if num < 0:
+def count_of(num: Any, name: str) -> tuple[int, ...]:
+    """How many keys are wanted, as a shape; a traced number raises ConcretizationError, for it
+    decides a shape."""
+    sizes = num if isinstance(num, tuple | list) else (num,)
+    whole = []
+    for n in sizes:
+        if isinstance(n, bool | np.bool_):
+            raise ArgumentError(f"{name}'s num is an integer or a shape, got {num!r}")
+        whole.append(integer(n, f"{name}'s num"))
+    if any(n < 0 for n in whole):
         raise ShapeError(f"{name}: num is {num}; it counts the keys wanted")
-    return num
+    return tuple(whole)
 
 
 __all__ = [
     "as_words",
     "count_of",
+    "is_integer",
+    "key_batch",
     "random_bits_p",
     "random_fold_in_p",
     "random_permutation_p",

@@ -29,6 +29,7 @@ from nuvec.core.ops.shape import (
     move_axis,
     reduce_with,
     reduced_rule,
+    reduced_shape,
     reduction_vmap,
     reshape,
     restore_axes,
@@ -291,7 +292,7 @@ def all(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 def _arg_rule(name: str) -> Callable[..., Aval]:
     def shape_rule(x: Aval, axis: int) -> Aval:
-        shape = x.shape[:axis] + x.shape[axis + 1 :]
+        shape = reduced_shape(x.shape, (axis,))
         if x.shape[axis] == 0 and math.prod(shape) != 0:
             raise ShapeError(
                 f"{name}: an array of shape {x.shape} has no element along axis {axis} to point "

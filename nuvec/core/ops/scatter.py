@@ -14,6 +14,7 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.ops.arithmetic import divide, masked_product, multiply
+from nuvec.core.ops.bounds import index_guard
 from nuvec.core.ops.build import as_operand
 from nuvec.core.ops.comparison import equal
 from nuvec.core.ops.differentiation import zeros_of
@@ -111,7 +112,7 @@ def _scatter(name: str, ufunc: Any, weights: Any, selects: bool) -> Primitive:
         name, _lower(ufunc), scatter_rule, "gather", jvp=jvp, vjp=vjp,
         # Of given factors the product is linear in what is multiplied.
         linear=None if selects else "each", linear_operands=(0,),
-        vmap=scatter_vmap(lambda: primitive), selects=selects,
+        vmap=scatter_vmap(lambda: primitive), selects=selects, guard=index_guard(2),
     )  # fmt: skip
     return primitive
 

@@ -91,6 +91,12 @@ def reshape(x: Any, shape: int | Sequence[int], order: str = "C") -> Array:
 # transpose: permutes axes; the transpose permutes them back
 
 
+def _transpose_rule(x: Aval, permutation: tuple[int, ...]) -> Aval:
+    if sorted(permutation) != list(range(x.ndim)):
+        raise AxisError(f"transpose: {permutation} is no permutation of the axes of {x.shape}")
+    return aval(tuple(x.shape[p] for p in permutation), x.dtype, x.weak)
+
+
 def _transpose_vmap(
     size: int, axes: Sequence[int | None], x: Array, permutation: tuple[int, ...]
 ) -> tuple[Array, int]:
@@ -106,7 +112,7 @@ def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
 transpose_p: Primitive = Primitive(
     "transpose",
     lambda x, permutation: np.transpose(x, permutation),
-    lambda x, permutation: aval(tuple(x.shape[p] for p in permutation), x.dtype, x.weak),
+    _transpose_rule,
     "view",
     transpose=lambda i, c, out, x, permutation: transpose_p.bind(
         c, permutation=_inverse(permutation)
@@ -218,6 +224,8 @@ def reduced_rule(x: Aval, axes: tuple[int, ...]) -> Aval:
 
 
 def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(axes)) < len(axes) or not set(axes) <= set(range(len(shape))):
+        raise AxisError(f"the axes {axes} are not axes of an array of shape {shape}, once each")
     return tuple(n for a, n in enumerate(shape) if a not in axes)
 
 

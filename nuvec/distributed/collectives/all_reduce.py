@@ -7,7 +7,7 @@ from typing import Any
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array
-from nuvec.core.errors import DtypeError
+from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.ir import Aval
 from nuvec.core.ops.arithmetic import divide
 from nuvec.core.ops.comparison import equal, isnan, logical_and, logical_or
@@ -143,10 +143,16 @@ def _extreme(name: str, op: Any, along: Primitive) -> Primitive:
     def vmap(size: int, axes: Sequence[int | None], *operands: Array, **params: Any) -> Any:
         return whole_batch(lambda: primitive, size, axes, operands, params)
 
+    def over(x: Array, **params: Any) -> Array:
+        if not x.shape[0]:
+            raise ShapeError(
+                f"{name} over a mapped axis of size 0: there is no element to take the {op} of"
+            )
+        return along.bind(x, axes=(0,))
+
     primitive = Primitive(
         name, lower, _extreme_rule(name), "effect", jvp=_extreme_jvp, vjp=_extreme_vjp, vmap=vmap,
-        axis=along_axis(lambda x, **params: along.bind(x, axes=(0,)), None), multiple=True,
-        effect=True,
+        axis=along_axis(over, None), multiple=True, effect=True,
     )  # fmt: skip
     return primitive
 
@@ -183,12 +189,14 @@ def _broadcast_transpose(
     cs: list[Array], operands: list[Array], group: Group, active: bool, root: int
 ) -> list[Array]:
     total = all_sum_p.bind(*cs, group=group, active=True)
-    if isinstance(group, AxisGroup):  # every element runs this code, the root's too
+    # The ranks of an axis group all run this code, so it chooses; others choose likewise, for the
+    # zeros of the derivative of a choice can have other signs than those of a constant's.
+    at_root: Any
+    if isinstance(group, AxisGroup):
         at_root = equal(axis_index_p.bind(group=group)[0], root)
-        return [where(at_root, t, zeros_of(t.aval)) for t in total]
-    if group.rank() == root:
-        return total
-    return [zeros_of(t.aval) for t in total]
+    else:
+        at_root = group.rank() == root
+    return [where(at_root, t, zeros_of(t.aval)) for t in total]
 
 
 _broadcast_jvp, _broadcast_vjp = linear_rules(_broadcast_transpose, lambda: broadcast_p)

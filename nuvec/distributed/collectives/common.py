@@ -10,7 +10,7 @@ import numpy as np
 
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array, operand
-from nuvec.core.errors import DtypeError, ShapeError
+from nuvec.core.errors import ConcretizationError, DtypeError, ShapeError
 from nuvec.core.ops.batching import batch_first
 from nuvec.core.ops.differentiation import stop_gradient_p
 from nuvec.core.primitive import Primitive
@@ -40,14 +40,15 @@ def communicate(
     if isinstance(group, AxisGroup):
         group.check_open(primitive.name)
     leaves, structure = tree.flatten(x)
-    arrays = [strong(operand(leaf, f"{primitive.name}'s operand")) for leaf in leaves]
+    given = [operand(leaf, f"{primitive.name}'s operand") for leaf in leaves]
+    arrays = [strong(a) for a in given]
     if group.size() == 1 and alone is not None:
         for a in arrays:  # the same errors as in a larger group
             primitive.shape_rule(a.aval, group=group, active=True, **params)
         return tree.unflatten(structure, [alone(a) for a in arrays])
     if not arrays:
         return x
-    active = not all(a._node.primitive is stop_gradient_p for a in arrays)
+    active = not all(a._node.primitive is stop_gradient_p for a in given)
     outs = located(primitive.bind(*arrays, group=group, active=active, **params))
     return tree.unflatten(structure, outs)
 
@@ -64,6 +65,8 @@ def rank_of(name: str, rank: Any, group: Group) -> int:
     """A rank that the user gave, as an int; ShapeError when the group does not have it."""
     try:
         number = operator.index(rank)
+    except ConcretizationError:
+        raise traced_rank(name, rank) from None
     except TypeError:
         number = -1
     if not 0 <= number < group.size():
@@ -72,6 +75,15 @@ def rank_of(name: str, rank: Any, group: Group) -> int:
             f"(0 to {group.size() - 1})"
         )
     return number
+
+
+def traced_rank(name: str, given: Any) -> ConcretizationError:
+    """The error for a rank, or a pair of them, that is known only when the program runs."""
+    return ConcretizationError(
+        f"{name}: ranks must be Python ints, in a program that is the same on every rank, and "
+        f"{given!r} has no value here. nv.distributed.permute(x, [(0, 1), (1, 2)], group) says who "
+        "sends to whom; nv.where chooses between results"
+    )
 
 
 def strong(x: Array) -> Array:

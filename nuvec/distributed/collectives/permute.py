@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nuvec.core.array import Array, from_numpy
-from nuvec.core.errors import ShapeError
+from nuvec.core.errors import ConcretizationError, ShapeError
 from nuvec.core.ir import Aval
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.selection import where
@@ -21,6 +21,7 @@ from nuvec.distributed.collectives.common import (
     buffers,
     communicate,
     linear_rules,
+    traced_rank,
     whole_batch,
 )  # fmt: skip
 from nuvec.distributed.group import Group, default_group
@@ -91,6 +92,8 @@ def checked_perm(perm: Iterable[Sequence[int]], size: int) -> Perm:
     for pair in perm:
         try:
             source, destination = map(operator.index, pair)
+        except ConcretizationError:
+            raise traced_rank("permute", pair) from None
         except (TypeError, ValueError):
             raise TypeError(
                 f"permute: perm must be pairs of ranks (source, destination), got {pair!r}"

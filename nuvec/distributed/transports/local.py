@@ -28,7 +28,7 @@ from nuvec.distributed.transports._checked import (
 )
 from nuvec.distributed.transports._reduce import fold
 
-__all__ = ["LocalCommunicator", "local_world"]
+__all__ = ["LocalCommunicator", "local_world", "unreceived"]
 
 _log = logging.getLogger(__name__)
 
@@ -160,6 +160,14 @@ class LocalCommunicator(CheckedCommunicator):
     def name(self) -> str:
         return "local"
 
+    def _check_open(self) -> None:
+        if self._closed or self._me in self._world.left:
+            raise DistributedError(
+                f"{self!r} is closed: its ranks have ended. Communications over it, and transforms "
+                "of them (nv.grad, nv.vmap, ...), go inside the function that run_local calls"
+            )
+        self._check_usable()
+
     def _check_usable(self) -> None:
         broken = self._world.broken
         if broken is not None:
@@ -284,3 +292,21 @@ def local_world(size: int, timeout: float = DEFAULT_TIMEOUT) -> list[Communicato
         raise ValueError(f"a world needs at least one rank, not {size}")
     world = _World(size, timeout)
     return [LocalCommunicator(world, rank, range(size), 0) for rank in range(size)]
+
+
+def unreceived(communicators: Sequence[Communicator]) -> list[str]:
+    """The messages of a `local_world` that nobody received, in words; for when its ranks are done.
+
+    >>> ranks = local_world(2)
+    >>> ranks[0].send([np.ones(3, np.float32)], 1)
+    >>> unreceived(ranks)
+    ['send #0 to rank 1 float32[3] by rank 0']
+    """
+    first = communicators[0]
+    assert isinstance(first, LocalCommunicator)
+    with first._world.changed:
+        return [
+            f"{call._replace(peer=receiver).describe()} by rank {sender}"
+            for (_, sender, receiver), mail in sorted(first._world.mail.items())
+            for call, _ in mail
+        ]

@@ -13,6 +13,7 @@ from nuvec.nn import init
 from nuvec.nn.arguments import check_size
 from nuvec.nn.layers import activations
 from nuvec.nn.module import Module
+from nuvec.nn.structure import leaves_text
 
 
 class _Activation(Module):
@@ -83,6 +84,8 @@ class PReLU(Module):
         return activations.prelu(x, self.weight)
 
     def _extra_repr(self) -> str:
+        if not isinstance(self.weight, Array):
+            return leaves_text(self)
         return f"num_parameters={self.weight.size}"
 
 

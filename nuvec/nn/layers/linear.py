@@ -10,8 +10,9 @@ from nuvec.core.errors import ShapeError
 from nuvec.nn.arguments import check_size
 from nuvec.nn.init import uniform
 from nuvec.nn.module import Module
+from nuvec.nn.structure import leaves_text
 
-__all__ = ["Identity", "Linear", "affine", "project"]
+__all__ = ["Identity", "Linear", "affine", "is_matrix", "project"]
 
 
 class Identity(Module):
@@ -64,8 +65,15 @@ class Linear(Module):
         return affine(self, x)
 
     def _extra_repr(self) -> str:
+        if not is_matrix(self.weight):
+            return leaves_text(self)
         outputs, inputs = self.weight.shape
         return f"input_dims={inputs}, output_dims={outputs}, bias={'bias' in self}"
+
+
+def is_matrix(weight: Any) -> bool:
+    """Whether a weight tells a layer's sizes; in a tree of gradients or norms it may not."""
+    return isinstance(weight, Array) and weight.ndim == 2
 
 
 def affine(layer: Module, x: Array) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nuvec as nv
+from nuvec.core.array import from_numpy
 from nuvec.core.errors import ConcretizationError
 from nuvec.core.functions.stream import Stream, stream_set
 
@@ -34,8 +35,9 @@ def test_every_draw_is_another_and_a_seed_starts_anew():
 
 
 def test_the_stream_is_made_of_keys():
-    assert draw() == float(random.uniform(random.fold_in(random.key(0), 0)))
-    assert draw() == float(random.uniform(random.fold_in(random.key(0), 1)))
+    key = from_numpy(Stream().take(1)[0].value)
+    assert draw() == float(random.uniform(random.fold_in(key, 0)))
+    assert draw() == float(random.uniform(random.fold_in(key, 1)))
 
 
 def test_unevaluated_draws_keep_their_place():
@@ -299,3 +301,34 @@ def test_draws_of_a_custom_backward_are_not_those_of_its_forward():
 
     draws = [float(v) for _ in range(2) for v in both(nv.array(0.0))]
     assert len(set(draws)) == 4
+
+
+def test_no_two_draws_are_the_same():
+    """Positions, elements, steps and backwards of one stream, and keys of the user's own."""
+
+    def step(state):
+        i, found = state
+        return i + 1, found.at[i].set(random.uniform())
+
+    def steps():
+        return nv.while_loop(lambda s: s[0] < 4, step, (0, nv.zeros(4)))[1]
+
+    @nv.custom_vjp
+    def hidden(x):
+        return x
+
+    hidden.defvjp(lambda x: (x, None), lambda _, c: (c * random.uniform(),))
+    random.seed(0)
+    rows, twice = nv.zeros(4), nv.zeros((3, 4))
+    found = [random.uniform() for _ in range(4)]
+    found += [nv.vmap(lambda x: random.uniform())(rows) for _ in range(4)]
+    found += [nv.vmap(nv.vmap(lambda x: random.uniform()))(twice) for _ in range(4)]
+    found += [steps() for _ in range(4)]
+    found += [nv.vmap(lambda x: steps() + x)(rows) for _ in range(4)]
+    found += [nv.grad(nv.checkpoint(hidden))(1.0) for _ in range(4)]
+    for seed in range(3):
+        key = random.key(seed)
+        found += [random.uniform(random.fold_in(key, i)) for i in range(-4, 8)]
+        found += [random.uniform(k) for k in random.split(key, 4)] + [random.uniform(key)]
+    values = np.concatenate([np.asarray(v).ravel() for v in found])
+    assert len(set(values.tolist())) == values.size

@@ -150,6 +150,12 @@ def test_uint64_indices_do_not_wrap_around() -> None:
         getitem(nv.zeros(3), huge)
     with pytest.raises(OutOfBoundsError):
         np.asarray(getitem(nv.zeros(3), nv.array(huge)))
+    x = nv.array([1.0, 2.0, 3.0])
+    for i in (nv.array([2**64 - 1, 1], dtype="uint64"), nv.array([2**63 + 5, 1], dtype="uint64")):
+        np.testing.assert_array_equal(At(x)[i].get(mode="fill"), [np.nan, 2])
+        np.testing.assert_array_equal(At(x)[i].get(mode="clip"), [3, 2])
+        np.testing.assert_array_equal(At(x)[i].set(5.0, mode="drop"), [1, 5, 3])
+        np.testing.assert_array_equal(At(x)[i].add(5.0, mode="drop"), [1, 7, 3])
 
 
 def test_modes() -> None:

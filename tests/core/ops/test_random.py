@@ -290,7 +290,188 @@ def test_choice_and_categorical():
     assert random.categorical(KEY, nv.zeros((3, 4)), axis=0).shape == (4,)
 
 
+# Values that no distribution has
+
+
+BAD = [
+    ("p cannot be -0.5", lambda p: random.choice(KEY, 3, (4,), p=p), [0.9, -0.5, 0.6]),
+    ("p cannot be nan", lambda p: random.choice(KEY, 3, (4,), p=p), [1.0, math.nan, 1.0]),
+    ("p cannot be inf", lambda p: random.choice(KEY, 3, (4,), p=p), [1.0, math.inf, 1.0]),
+    ("p is 0 everywhere", lambda p: random.choice(KEY, 3, (4,), p=p), [0.0, 0.0, 0.0]),
+    ("p is 0 everywhere", lambda p: random.choice(KEY, 3, (4,), p=p), np.int32([0, 0, 0])),
+    ("p cannot be 2", lambda p: random.bernoulli(KEY, p), [0.5, 2.0]),
+    ("p cannot be nan", lambda p: random.bernoulli(KEY, p), [math.nan]),
+    ("logits cannot be nan", lambda x: random.categorical(KEY, x), [0.0, math.nan]),
+    ("logits cannot be inf", lambda x: random.categorical(KEY, x), [0.0, math.inf]),
+    (
+        "logits are -inf along",
+        lambda x: random.categorical(KEY, x, axis=0),
+        [[0.0, -math.inf], [1.0, -math.inf]],
+    ),
+    ("maxval cannot be inf", lambda x: random.uniform(KEY, maxval=x), math.inf),
+    ("minval cannot be nan", lambda x: random.uniform(KEY, minval=x), math.nan),
+    (
+        "maxval cannot be 100000",
+        lambda x: random.uniform(KEY, dtype=nv.float16, maxval=x),
+        np.float32(1e5),
+    ),
+    ("maxval cannot be 1099511627776", lambda x: random.randint(KEY, (), 0, x), np.int64(2**40)),
+    ("maxval cannot be 1000", lambda x: random.randint(KEY, (), 0, x, nv.int8), np.int32(1000)),
+    ("minval cannot be -5", lambda x: random.randint(KEY, (), x, 3, nv.uint8), np.int32(-5)),
+    (
+        "maxval cannot be 9223372036854775808",
+        lambda x: random.randint(KEY, (), 0, x, nv.int64),
+        np.uint64(2**63),
+    ),
+]
+
+
+@pytest.mark.parametrize(("match", "draw", "value"), BAD, ids=map(str, range(len(BAD))))
+def test_values_are_refused_however_they_come(match, draw, value):
+    x = nv.array(np.asarray(value) if np.ndim(value) == 0 else value)
+    with pytest.raises(ValueError, match=match):
+        draw(x)  # known: at the call
+    pending = draw(nv.where(nv.array(True), x, x))
+    for _ in range(2):  # not known: at evaluation, each time
+        with pytest.raises(ValueError, match=match):
+            nv.eval(pending)
+    with pytest.raises(ValueError, match=match):
+        nv.compile(draw)(x)
+    with pytest.raises(ValueError, match=match):
+        nv.eval(nv.vmap(draw)(nv.stack([x, x])))
+    with pytest.raises(ValueError, match=match):
+        nv.compile(lambda: draw(x))()  # captured
+
+
+def test_a_captured_probability_is_looked_at_in_every_call():
+    p = nv.array([0.5, 0.5])
+    draw = nv.compile(lambda: random.choice(KEY, 2, (3,), p=p))
+    assert draw().shape == (3,)
+    p[0] = -1.0
+    with pytest.raises(ValueError, match="p cannot be -1"):
+        draw()
+
+
+def test_what_is_allowed_draws_the_same_known_and_not():
+    for draw, value in [
+        (lambda p: random.choice(KEY, 3, (50,), p=p), np.float32([0.0, 2.0, 3.0])),
+        (lambda p: random.choice(KEY, 3, (50,), p=p), np.int32([0, 2, 3])),
+        (lambda x: random.categorical(KEY, x, 0, (50,)), np.float32([-math.inf, 0, 1])),
+        (lambda x: random.categorical(KEY, x), np.int32([[-9, 9], [9, -9]])),
+        (lambda p: random.bernoulli(KEY, p), np.float32([0, 0.5, 1])),
+        (lambda x: random.randint(KEY, (50,), 0, x, nv.int8), np.int64(128)),
+        (lambda x: random.uniform(KEY, (50,), maxval=x), np.float64(7.5)),
+        (lambda x: random.uniform(KEY, (50,), nv.float16, maxval=x), np.float32(1e-3)),
+    ]:
+        known = np.asarray(draw(nv.array(value)))
+        assert known.max() > 0
+        np.testing.assert_array_equal(nv.compile(draw)(value), known)
+        np.testing.assert_array_equal(draw(nv.array(value) * 1), known)
+
+
+WIDE = {nv.float16: 65000.0, nv.bfloat16: 3e38, nv.float32: 2e38, nv.float64: 1e308}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_uniform_between_bounds_whose_difference_overflows(dtype):
+    wide = WIDE[dtype]
+
+    def draw(low, high):
+        return random.uniform(KEY, (20000,), dtype, low, high)
+
+    bound = nv.array(wide, dtype)
+    exact = float(bound)
+    for x in (draw(-wide, wide), draw(-bound, bound * 1), nv.compile(draw)(-bound, bound)):
+        x = values(x) / exact
+        assert x.min() >= -1 and x.max() < 1
+        assert abs(x.mean()) < 0.02 and abs(x.var() - 1 / 3) < 0.02
+    both = random.uniform(KEY, (2,), dtype, nv.array([-wide, 0.0], dtype),
+                          nv.array([wide, 1.0], dtype))  # fmt: skip
+    assert float(both[1]) == float(random.uniform(KEY, (2,), dtype)[1])
+    # d/d minval of minval + u (maxval - minval) is 1 - u, however it is computed
+    slope = nv.grad(lambda low: draw(low, bound)[0].astype(dtype))(-bound)
+    unit = float(random.uniform(KEY, (20000,), dtype)[0])
+    assert abs(float(slope) - (1 - unit)) < 2 * float(nv.finfo(dtype).eps)
+
+
+def test_uniform_has_all_digits_of_its_bounds():
+    x = values(random.uniform(KEY, (100,), nv.float64, 0.1, 0.1))
+    assert (x == 0.1).all()
+
+
+def test_split_into_an_array_of_keys():
+    keys = random.split(KEY, (2, 3))
+    assert keys.shape == (2, 3, 2)
+    np.testing.assert_array_equal(keys.reshape(6, 2), random.split(KEY, 6))
+    batch = random.split(KEY, 4)
+    np.testing.assert_array_equal(random.split(batch, (2, 3))[1], random.split(batch[1], (2, 3)))
+    np.testing.assert_array_equal(
+        nv.vmap(lambda k: random.split(k, (2, 3)))(batch), random.split(batch, (2, 3))
+    )
+    assert random.split(KEY, ()).shape == (2,)
+
+
+def test_seeds_of_compiled_functions():
+    seeded = nv.compile(lambda seed: random.key(seed))
+    for seed in (5, np.int64(2**40), np.uint64(2**63)):
+        np.testing.assert_array_equal(seeded(seed), random.key(int(seed)))
+    with pytest.raises(DtypeError, match=r"argument 'seed': the int 1099511627776 is.*np\.int64\("):
+        seeded(2**40)
+    with pytest.raises(DtypeError, match=r"np\.uint64\(9223372036854775808\)"):
+        seeded(2**63)
+    with pytest.raises(DtypeError, match="no dtype holds it"):
+        seeded(2**64)
+
+
 # Errors
+
+
+NAMED = {name: draw for name, draw in DRAWS.items() if name not in ("complex", "randint64")}
+NAMED["choice"] = lambda k: random.choice(k, 3, (2,))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_wrong_key_is_the_fault_of_whom_it_was_given_to(name):
+    for key in (nv.array([1, 2]), np.ones(2), 1, 1.0, True):
+        with pytest.raises(DtypeError, match=rf"^random\.{name}: .*key"):
+            NAMED[name](key)
+    with pytest.raises(DtypeError, match=rf"^random\.{name}: .*uint64\[\].*random\.split"):
+        nv.vmap(NAMED[name])(KEY)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: random.key(True), "key"),
+        (lambda: random.key(np.True_), "key"),
+        (lambda: random.key(nv.array([True])), "key"),
+        (lambda: random.fold_in(KEY, True), "fold_in"),
+        (lambda: random.fold_in(KEY, np.True_), "fold_in"),
+        (lambda: nv.compile(lambda b: random.fold_in(KEY, b))(True), "fold_in"),
+        (lambda: random.split(KEY, True), "split"),
+        (lambda: random.split(KEY, (2, True)), "split"),
+        (lambda: random.bits(KEY, True), "bits"),
+        (lambda: random.uniform(KEY, (True, 2)), "uniform"),
+        (lambda: random.bernoulli(KEY, 0.5, True), "bernoulli"),
+        (lambda: random.normal(KEY, [True]), "normal"),
+        (lambda: random.gumbel(KEY, True), "gumbel"),
+        (lambda: random.exponential(KEY, True), "exponential"),
+        (lambda: random.randint(KEY, True), "randint"),
+        (lambda: random.choice(KEY, 3, True), "choice"),
+        (lambda: random.categorical(KEY, nv.zeros(3), shape=True), "categorical"),
+        (lambda: random.uniform(KEY, (2,), minval=True), "uniform"),
+        (lambda: random.uniform(KEY, (2,), maxval=nv.array(True)), "uniform"),
+        (lambda: random.randint(KEY, (2,), False, 3), "randint"),
+        (lambda: random.randint(KEY, (2,), 0, nv.array(True)), "randint"),
+        (lambda: random.permutation(KEY, True), "permutation"),
+        (lambda: random.choice(KEY, True), "choice"),
+    ],
+)
+def test_booleans_are_no_numbers(call, name):
+    with pytest.raises(
+        (DtypeError, ShapeError, TypeError), match=rf"random\.{name}.*([Tt]rue|bool)"
+    ):
+        call()
 
 
 @pytest.mark.parametrize(
@@ -320,6 +501,27 @@ def test_choice_and_categorical():
         (lambda: random.choice(KEY, 0, (1,)), ShapeError, "no items"),
         (lambda: random.choice(KEY, 3, p=nv.ones(2)), ShapeError, "3 items"),
         (lambda: random.categorical(KEY, nv.ones((2, 3)), shape=(3,)), ShapeError, "broadcast"),
+        (lambda: random.uniform(KEY, (2,), minval=nv.ones(3)), ShapeError, "uniform's minval has"),
+        (lambda: random.uniform(KEY, (2,), maxval=nv.ones(3)), ShapeError, "uniform's maxval has"),
+        (lambda: random.uniform(KEY, (2,), minval=1j), DtypeError, "uniform's minval.*complex64"),
+        (lambda: random.uniform(KEY, (), nv.float16, 0, 1e5), ValueError, "maxval cannot be 1000"),
+        (lambda: random.uniform(KEY, maxval=10**400), ValueError, "maxval cannot be inf"),
+        (lambda: random.uniform(KEY, maxval=-nv.ones(3)), ShapeError, "maxval has shape"),
+        (lambda: random.uniform(KEY, maxval=nv.array(-1.0)), ValueError, "not at most maxval"),
+        (lambda: random.bernoulli(KEY, nv.zeros(3), (2,)), ShapeError, "bernoulli's p has"),
+        (lambda: random.bernoulli(KEY, 1j), DtypeError, "bernoulli's p.*complex64"),
+        (lambda: random.categorical(KEY, nv.array([1j])), DtypeError, "categorical's logits"),
+        (lambda: random.categorical(KEY, nv.zeros((2, 0))), ShapeError, "categorical.*no classes"),
+        (lambda: random.categorical(KEY, [0.0, 1.0]), DtypeError, "categorical's logits is a list"),
+        (lambda: random.choice(KEY, 1, p=nv.array([1j])), DtypeError, "choice's p must be real"),
+        (lambda: random.choice(KEY, 3, p=[1, 1, 1]), DtypeError, "choice's p is a list"),
+        (lambda: random.choice(KEY, 5.0), ShapeError, "choice: a is"),
+        (lambda: random.choice(KEY, 3, (2,), False, nv.ones(3)), ValueError, "replace=True only"),
+        (lambda: random.split(KEY, 2.0), TypeError, r"split's num is an integer, got 2\.0"),
+        (lambda: random.split(KEY, (2, 3.0)), TypeError, "split's num"),
+        (lambda: random.split(KEY, None), TypeError, "split's num"),
+        (lambda: random.split(KEY, (2, -1)), ShapeError, "split: num"),
+        (lambda: random.randint(KEY, (2,), 0, [3]), DtypeError, "randint's maxval is a list"),
     ],
 )
 def test_errors(call, error, match):
