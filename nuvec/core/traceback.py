@@ -47,13 +47,14 @@ _GO_BETWEENS = frozenset({functools.__file__, contextlib.__file__, threading.__f
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_internal(filename: str) -> bool:
+def is_internal(filename: str) -> bool:
+    """Whether a file is nuvec's own."""
     return filename.startswith(_PACKAGE) and not filename.startswith(_TESTING)
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_skipped(filename: str) -> bool:
-    return filename in _GO_BETWEENS or _is_internal(filename)
+    return filename in _GO_BETWEENS or is_internal(filename)
 
 
 def user_frame() -> tuple[str, int, str] | None:
@@ -82,7 +83,7 @@ def strip(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback without its frames inside nuvec; None when no other frame is in it."""
     kept = []
     while traceback is not None:
-        if not _is_internal(traceback.tb_frame.f_code.co_filename):
+        if not is_internal(traceback.tb_frame.f_code.co_filename):
             kept.append(traceback)
         traceback = traceback.tb_next
     stripped: TracebackType | None = None

@@ -100,7 +100,8 @@ def axis_group(name: Hashable) -> AxisGroup:
     Every collective of `nv.distributed` takes it as its group; results, bits and gradients are
     those of as many ranks.  So a program for many ranks runs, and is tested, in one process.
     (For up to 16 elements, local sums and products are computed one element after the other, as
-    ranks compute them; for more, the batch at once, which can differ in their last bits.)
+    ranks compute them; for more, and in derivatives taken outside of the vmap, the batch at once,
+    which can differ in their last bits.)
     send and recv name one partner for every rank, which here all elements would share: use
     `permute`.
 

@@ -325,12 +325,14 @@ def compile(
     too, is another handle in each place.  In the plain function it is the caller's, everywhere.
 
     static_argnums, static_argnames -- arguments that are part of the signature: hashable, without
-                 Arrays.  Numbers are the same when type and bits are, in tuples, frozensets and
-                 dataclasses too; other objects when their type is and `==` says so
+                 Arrays.  Python's and NumPy's numbers are the same when type and bits are, in
+                 tuples, frozensets and dataclasses too; other objects when their type is and `==`
+                 says so
     shapeless -- one program for every size of the leading axis (the batch): `f` is traced at the
-                 first two sizes and at large ones to confirm and to note what it asks of the size;
-                 further sizes follow.  ShapeError where it does other things at other sizes: a
-                 comparison with another outcome, a count that is not linear in the size
+                 first two sizes and at large ones to confirm and to note what is asked of the size;
+                 further sizes follow.  Where its own code reads `x.shape` or `len(x)`, it is traced
+                 at every new size, and compared.  ShapeError where it does other things at other
+                 sizes: a comparison with another outcome, a count that is not linear in the size
     donate_argnums -- arguments whose arrays the call may write its results over (the parameters
                  and optimizer state of a training step).  An array whose memory was taken raises
                  when it is used again; one that something else can see is left alone

@@ -23,6 +23,7 @@ from nuvec.transforms.axis import Axis, axis_of, walked_axis
 from nuvec.transforms.backward import Recording
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.jvp import forward_walk
+from nuvec.transforms.separate import separates
 from nuvec.transforms.vmap import batched_ir, run_batched
 
 
@@ -87,7 +88,7 @@ def _batched(rule: Rule, size: int, axes: tuple[int | None, ...]) -> tuple[Rule,
     """The rule of the mapped function: every IR batched; a cotangent of an argument that is not
     mapped is summed over the batch."""
     mapped = walked_axis() if rule.effect else None
-    key = (size, axes, mapped)
+    key = (size, axes, mapped, separates(size))
     found = rule.derived.get(key)
     if found is not None:
         return found

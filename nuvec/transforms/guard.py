@@ -14,6 +14,7 @@ from typing import Any
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array
+from nuvec.core.errors import NuvecError
 from nuvec.core.ir import IR, Eqn, aval, held_irs
 from nuvec.core.node import traces_set
 from nuvec.core.recording import replay, trace_ir
@@ -64,8 +65,30 @@ def _record(wanted: Array, eqn: Eqn, operands: Sequence[Array]) -> Any:
     primitive, params = eqn.primitive, eqn.params
     guard = primitive.guard or _INSIDE.get(primitive.name)
     if guard is not None:
-        operands, params = guard(wanted, *operands, **params)
+        given = guard(wanted, *operands, **params)
+        if primitive.guard is not None and not primitive.higher_order:
+            _check(primitive.name, given, operands, params)
+        operands, params = given
     return primitive.bind(*operands, **params)
+
+
+def _check(name: str, given: Any, operands: Sequence[Array], params: dict[str, Any]) -> None:
+    """Raise unless a guard returned operands and parameters like those it was given."""
+    wanted = "a pair (operands, params) like those it is given"
+    if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[1], dict):
+        raise NuvecError(f"the guard of {name} must return {wanted}, and it returned {given!r:.80}")
+    found = [x.aval if isinstance(x, Array) else type(x).__name__ for x in given[0]]
+    if found != [x.aval for x in operands]:
+        raise NuvecError(
+            f"the guard of {name} must return {wanted}: the operands are "
+            f"{', '.join(str(x.aval) for x in operands)}, and it returned "
+            f"{', '.join(map(str, found))}"
+        )
+    if set(given[1]) != set(params):
+        raise NuvecError(
+            f"the guard of {name} must return {wanted}: the parameters are {sorted(params)}, and "
+            f"it returned {sorted(given[1])}"
+        )
 
 
 # Equations that hold IRs: these take `wanted` as a further operand

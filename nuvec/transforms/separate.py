@@ -17,8 +17,14 @@ from nuvec.core.ops.indexing import update_slice_p
 from nuvec.core.ops.shape import move_axis, reshape_p
 from nuvec.core.ops.structure import concatenate_p, slice_axis
 from nuvec.core.primitive import Primitive
+from nuvec.transforms.axis import walked_axis
 
 MOST = 16  # elements of which each has an equation of its own
+
+
+def separates(size: int) -> bool:
+    """Whether what is batched now is mapped over a named axis of so few elements."""
+    return size <= MOST and walked_axis() is not None
 
 
 def is_separate(primitive: Primitive, size: int, out: Any) -> bool:

@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NoReturn
 
@@ -26,6 +27,8 @@ from nuvec.core.errors import ShapeError
 from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, aval
 from nuvec.core.printer import format_ir
 from nuvec.core.size import Question, Size, questions
+from nuvec.transforms.custom_rule import Rule
+from nuvec.transforms.reads import sizes_read
 
 # A size to confirm a program at: large and prime, so that sizes cut, capped or halved show.
 PROBE = 4099
@@ -42,7 +45,8 @@ class Polymorphic:
         self.first, self.second = first, second
         self.sizes = (first_size, second_size)
         self.questions: dict[Question, str] = {}
-        self._same_program(first, second)
+        self.reads: str | None = None  # the line at which the function itself reads a size
+        self.same_program(first, second)
         self.at(first_size)  # raises now when a number is not linear in the size
 
     def at(self, n: int) -> IR:
@@ -65,7 +69,7 @@ class Polymorphic:
         if not same or format_ir(recorded) != format_ir(expected):
             self.fail(f"at size {n}{why} it does something else")
 
-    def _same_program(self, a: IR, b: IR) -> None:
+    def same_program(self, a: IR, b: IR) -> None:
         counts = (len(a.inputs), len(a.eqns), len(a.outputs), len(a.constants))
         if counts != (len(b.inputs), len(b.eqns), len(b.outputs), len(b.constants)):
             self.fail("the numbers of equations and arrays differ")
@@ -86,11 +90,12 @@ class Polymorphic:
 class _Instance:
     """One size's IR being made from two."""
 
-    def __init__(self, program: Polymorphic, n: int) -> None:
+    def __init__(self, program: Polymorphic, n: int, made: dict[Any, Any] | None = None) -> None:
         self.program = program
         small, large = program.sizes
         self.fraction = Fraction(n - small, large - small)
         self.variables: dict[Var, Var] = {}
+        self.made: dict[Any, Any] = {} if made is None else made  # of pairs of IRs and rules
 
     def number(self, a: int, b: int, eqn: Eqn | None) -> int:
         if a == b:
@@ -125,15 +130,19 @@ class _Instance:
             self.program.fail(f"the constant {a.value} is {b.value} there", eqn)
         number = self.number(int(a.value), int(b.value), eqn)
         try:
-            value = a.value.dtype.type(number)
+            with np.errstate(all="ignore"):
+                value = a.value.dtype.type(number)
         except OverflowError:
             self.program.fail(f"{number} does not fit {dtypes.name(a.value.dtype)}", eqn)
         return Literal(value, a.aval.weak)
 
     def param(self, a: Any, b: Any, eqn: Eqn) -> Any:
         if isinstance(a, IR) and isinstance(b, IR):
-            return Polymorphic(self.program.name, a, self.program.sizes[0], b,
-                               self.program.sizes[1]).at(self.size())  # fmt: skip
+            return self.inner(a, b)
+        if isinstance(a, Rule) and isinstance(b, Rule):
+            return self.rule(a, b, eqn)
+        if isinstance(a, Aval) and isinstance(b, Aval):
+            return self.avals(a, b, eqn)
         if type(a) is not type(b):
             self.program.fail(f"a parameter is {a!r} and {b!r}", eqn)
         if isinstance(a, tuple):
@@ -145,6 +154,24 @@ class _Instance:
         if a != b:
             self.program.fail(f"a parameter is {a!r} and {b!r}", eqn)
         return a
+
+    def inner(self, a: IR, b: IR) -> IR:
+        """An IR inside of an equation."""
+        found = self.made.get((a, b))
+        if found is None:
+            self.program.same_program(a, b)
+            found = _Instance(self.program, self.size(), self.made).ir(a, b)
+            self.made[a, b] = found
+        return found
+
+    def rule(self, a: Rule, b: Rule, eqn: Eqn) -> Rule:
+        found = self.made.get((a, b))
+        if found is None:
+            found = self.made[a, b] = replace(a, derived={})  # before its IRs, which may name it
+            for name in Rule.text_fields:
+                setattr(found, name, self.param(getattr(a, name), getattr(b, name), eqn))
+            found.restored()
+        return found
 
     def size(self) -> int:
         small, large = self.program.sizes
@@ -200,17 +227,20 @@ def _progression(a: np.ndarray) -> tuple[int, int] | None:
 
 def asked_of(
     record: Callable[[tuple[Aval, ...]], Any], now: Sequence[Aval], before: Sequence[Aval]
-) -> dict[Question, str]:
-    """What a function asks of its leading size, where the two signatures differ in it.
+) -> tuple[dict[Question, str], str | None]:
+    """What a function asks of its leading size, where the two signatures differ in it, and the line
+    at which its own code reads a size, which it may use in ways that cannot be noted.
 
     It is recorded at two sizes: a number that got around the `Size` (NumPy's own are plain) shows
     in how it differs between the two."""
-    first, second = (_questions(record, now, before) for _ in range(2))
-    (n, one), (m, other) = first, second
+    with sizes_read() as lines:
+        (n, one), (m, other) = [_questions(record, now, before) for _ in range(2)]
+    line = lines[0] if lines else None
     if [q.what for q in one] != [q.what for q in other]:
-        return one
+        return one, line
     found = [q.between(p, n, m) for q, p in zip(one, other, strict=True)]
-    return {q: line for q, line in zip(found, one.values(), strict=True) if q is not None}
+    kept = {q: line for q, line in zip(found, one.values(), strict=True) if q is not None}
+    return kept, line
 
 
 def _questions(

@@ -33,6 +33,7 @@ class _Base:
     entry: Entry
     program: Polymorphic | None = None
     size: int = -1
+    moved: frozenset[int] = frozenset()  # the arguments that have the leading size
     draws: tuple[int, int] = (0, 0)  # from the default stream, of the two recordings
 
 
@@ -48,7 +49,8 @@ class Sizes:
         for base in self.bases:
             if base.program is not None and base.signature == signature:
                 sizes = leading_size(avals, base.avals)
-                if sizes is not None and sizes[1] == base.size and base.entry.fits():
+                same = sizes is not None and _changed(avals, base.avals) == base.moved
+                if same and sizes is not None and base.entry.fits():
                     return self._derived(base, base.program, sizes[0], avals, record)
         entry = record(avals)
         self._learn(signature, avals, entry, record)
@@ -59,7 +61,7 @@ class Sizes:
     ) -> Entry:
         """Without recording, unless the function asks something of the size that has another
         answer there."""
-        line = program.question(n)
+        line = program.reads or program.question(n)
         if n <= 1 or line is not None:  # NumPy asks of 1 what cannot be noted
             entry = record(avals)
             if n > 1:
@@ -89,7 +91,7 @@ class Sizes:
                     base.avals, base.entry = avals, entry
                 return
             _confirm(program, avals, base.avals, record)
-            base.size, base.program = before, program
+            base.moved, base.size, base.program = _changed(avals, base.avals), before, program
             base.draws = (drawn(base.entry.captures), drawn(entry.captures))
             return
         self.bases = [*self.bases[1 - BASES :], _Base(signature, avals, entry)]
@@ -106,4 +108,9 @@ def _confirm(
     except Exception as error:
         program.fail(f"at size {PROBE}, tried to confirm it, it raises: {error}".rstrip("."))
     program.confirm(recorded, PROBE, ", tried to confirm it,")
-    program.questions = asked_of(record, avals, before)
+    program.questions, program.reads = asked_of(record, avals, before)
+
+
+def _changed(avals: tuple[Aval, ...], before: tuple[Aval, ...]) -> frozenset[int]:
+    pairs = zip(avals, before, strict=True)
+    return frozenset([i for i, (a, b) in enumerate(pairs) if a is not b])

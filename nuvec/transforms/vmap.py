@@ -30,7 +30,13 @@ from nuvec.core.walk import Step, marked_graph
 from nuvec.transforms.arguments import arrays_of, bind_arguments, label_of, require_function
 from nuvec.transforms.axis import Axis, axis_of, new_axis, walked_axis, walking
 from nuvec.transforms.mapped import argument_axes, place_outputs, size_of
-from nuvec.transforms.separate import MOST, batch_separately, in_rank_order, is_separate
+from nuvec.transforms.separate import (
+    MOST,
+    batch_separately,
+    in_rank_order,
+    is_separate,
+    separates,
+)  # fmt: skip
 
 Batched = tuple[Array, int | None]  # an array and its batch axis; None: the same for all elements
 
@@ -153,8 +159,8 @@ def batched_ir(
     """An IR over batches: batched inputs have the batch at their axis, batched outputs at axis 0.
 
     Returns it and which outputs are batched; `out_batched` makes more of them so.  Cached."""
-    mapped = walked_axis() if ir.effect else None
-    key = ("batched", size, axes, out_batched, mapped)
+    mapped = walked_axis() if ir.effect or separates(size) else None
+    key = ("batched", size, axes, out_batched, mapped if ir.effect else mapped is not None)
     found = ir.derived.get(key)
     if found is None:
         avals = [

@@ -177,3 +177,16 @@ def test_bits_of_derivatives(name: str, transform: str) -> None:
     for rank, expected in enumerate(run_local(on_rank, 3)):
         for a, b in zip(nv.tree.leaves(found), expected, strict=True):
             assert same_bits(np.asarray(a)[rank], b), f"rank {rank}: {np.asarray(a)[rank]}, {b}"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [nv.compile, nv.checkpoint, lambda f: lambda x: nv.cond(nv.array(True), f, f, x),
+     lambda f: lambda x: nv.map(f, x[None])[0]],
+)  # fmt: skip
+def test_bits_of_bodies_with_operands_that_are_not_mapped(form: Any) -> None:
+    shared = nv.array(drawn(48))
+    for f in (lambda x: x @ shared, lambda x: nv.array(ROWS) @ x.T, lambda x: (x * shared).sum()):
+        found = np.asarray(nv.vmap(form(f), axis_name="i")(X))
+        for rank in range(4):
+            assert same_bits(found[rank], np.asarray(f(nv.array(X[rank]))))

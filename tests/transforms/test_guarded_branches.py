@@ -15,7 +15,7 @@ from nuvec.core.errors import NuvecError, OutOfBoundsError
 from nuvec.core.ir import IR
 from nuvec.core.lower import lower
 from nuvec.core.ops.power import NegativePowerError
-from nuvec.core.primitive import TABLE
+from nuvec.core.primitive import MINUS_ONE, TABLE, Primitive
 from nuvec.testing.compare import primitives_in
 from nuvec.transforms.guard import can_raise, guarded
 from nuvec.transforms.ir_tools import make_ir
@@ -434,3 +434,27 @@ def test_guarded_programs_compute_the_same_where_they_are_wanted() -> None:
             expected = _run(ir, row.args)
             for a, b in zip(_run(guarded(ir), [np.True_, *row.args]), expected, strict=True):
                 np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("guard", "message"),
+    [
+        (lambda wanted, x: ((nv.ones((7,)),), {}), r"operands are float32\[\].*float32\[7\]"),
+        (lambda wanted, x: None, "returned None"),
+        (lambda wanted, x: ((nv.abs(x),), {"foo": 1}), r"parameters are \[\].*foo"),
+        (lambda wanted, x: ((x, x), {}), "operands are"),
+        (lambda wanted, x: ((x.astype(nv.float64),), {}), "float64"),
+    ],
+)
+def test_guards_that_return_something_else(guard: Any, message: str) -> None:
+    name = "tests.guarded_wrongly"
+    TABLE.pop(name, None)
+    wrong = Primitive(
+        name, np.negative, lambda x: x, "elementwise", derivatives=(MINUS_ONE,), guard=guard
+    )
+    try:
+        f = lambda x: nv.cond(x > 0, wrong.bind, lambda x: x, x)  # noqa: E731
+        with pytest.raises(NuvecError, match=f"the guard of {name} must return.*{message}"):
+            nv.vmap(f)(nv.array([1.0, -1.0]))
+    finally:
+        del TABLE[name]

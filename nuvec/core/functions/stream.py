@@ -226,7 +226,7 @@ def set_state(state: Any) -> None:
             "nv.random.set_state takes what get_state returned, a seed and a count, got "
             f"{state!r:.60}"
         ) from None
-    if not 0 <= drawn <= _WORD:
+    if not 0 <= drawn < Folded.ELEMENT // 2:  # so many that there is no end
         raise ValueError(f"nv.random.set_state: {drawn} is no count of drawn keys")
     _current.stream.restore(StreamState(seed, drawn))
 

@@ -156,6 +156,8 @@ def test_states_that_are_none(wrong):
         random.set_state(wrong)
     with pytest.raises(ValueError, match="no count"):
         random.set_state((0, -1))
+    with pytest.raises(ValueError, match="no count"):
+        random.set_state((0, 2**63))
 
 
 def test_the_state_inside_a_trace_is_refused():
