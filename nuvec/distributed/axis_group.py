@@ -101,7 +101,8 @@ def axis_group(name: Hashable) -> AxisGroup:
     those of as many ranks.  So a program for many ranks runs, and is tested, in one process.
     (For up to 16 elements, local sums and products are computed one element after the other, as
     ranks compute them; for more, and in derivatives taken outside of the vmap, the batch at once,
-    which can differ in their last bits.)
+    which can differ in their last bits.  A gradient that nothing contributes to may be zero with
+    the other sign.)
     send and recv name one partner for every rank, which here all elements would share: use
     `permute`.
 

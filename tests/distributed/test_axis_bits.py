@@ -116,7 +116,11 @@ def test_bits_of_random_programs(block: int, gradient: bool, slow: bool) -> None
         found = nv.vmap(mapped, axis_name="i")(*stacked)
         for rank, expected in enumerate(run_local(on_rank, case.ranks)):
             for a, b in zip(found, expected, strict=True):
-                assert same_bits(np.asarray(a)[rank], b), f"seed {seed} rank {rank}\n{case}"
+                # Where nothing contributes to a gradient, a zero may have the other sign: ranks
+                # send zeros in the place of cotangents that are missing, elements have none.
+                found_here = np.asarray(a)[rank] + 0.0 if gradient else np.asarray(a)[rank]
+                expected_here = b + 0.0 if gradient else b
+                assert same_bits(found_here, expected_here), f"seed {seed} rank {rank}\n{case}"
 
 
 def test_results_are_laid_out_as_those_of_ranks() -> None:
