@@ -76,9 +76,14 @@ def _extreme_weights(
     mine = as_operand(equal(x, out), x.dtype)
     theirs = as_operand(equal(updates, gather_p.bind(out, *indices, **where_to)), x.dtype)
     count = scatter_add_p.bind(mine, theirs, *indices, **where_to)
-    # Dropped updates read a count of 0, and weigh nothing.
+    # Dropped updates read a count of 0, and weigh nothing; nor does anything in a branch that is
+    # not taken, whose `out` may be another branch's numbers.
     read = gather_p.bind(count, *indices, **where_to)
-    return divide(mine, count), where(equal(read, 0), 0, divide(theirs, read))
+
+    def share(own: Array, of: Array) -> Array:
+        return where(equal(of, 0), 0, divide(own, of))
+
+    return share(mine, count), share(theirs, read)
 
 
 def _product_weights(
