@@ -17,6 +17,8 @@ os.environ.setdefault("NUVEC_CHECK_IR", "1")
 
 import pytest  # noqa: E402
 
+from nuvec.core.primitive import TABLE  # noqa: E402
+
 SHARED_MEMORY = Path("/dev/shm")
 GRACE = 5.0  # seconds a thread or a process may take to end after the last test
 
@@ -88,3 +90,12 @@ def _command(process: Path) -> str:
 
 def _pooled(thread: threading.Thread) -> bool:
     return thread.name.startswith("nuvec-pool")
+
+
+@pytest.fixture
+def own_primitives() -> Iterator[None]:
+    """Takes what a test has declared out of the table again."""
+    before = set(TABLE)
+    yield
+    for name in set(TABLE) - before:
+        del TABLE[name]

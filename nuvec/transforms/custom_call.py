@@ -14,7 +14,7 @@ from nuvec.core.ir import Aval
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.transforms.arguments import call
 from nuvec.transforms.grad import name_of
-from nuvec.transforms.jvp import matching_leaves
+from nuvec.transforms.jvp import in_dtype, matching_leaves
 
 _RETURNS = {
     "the function": "",
@@ -197,12 +197,6 @@ class Call:
             if not dtypes.is_inexact(a.dtype):  # it has no derivative, whatever is returned
                 found.append(None)
                 continue
-            if array.dtype != a.dtype:
-                if not array.aval.weak:
-                    raise DtypeError(
-                        f"{where} is {array.aval}, and the argument {a}; convert it with "
-                        f".astype({dtypes.name(a.dtype)!r})"
-                    )
-                array = array.astype(a.dtype)
-            found.append(array)
+            says = f"{where} is {array.aval}, and the argument {a}"
+            found.append(in_dtype(array, a, says))
         return found

@@ -357,15 +357,18 @@ def match_leaves(
             _refuse_moving(where, kind, a, array)
             found.append(None)
             continue
-        if array.dtype != a.dtype:
-            if not array.aval.weak:
-                raise DtypeError(
-                    f"{where} is {a} and its {kind} {array.aval}; convert it with "
-                    f".astype({dtypes.name(a.dtype)!r})"
-                )
-            array = array.astype(a.dtype)
-        found.append(array)
+        found.append(in_dtype(array, a, f"{where} is {a} and its {kind} {array.aval}"))
     return found
+
+
+def in_dtype(array: Array, a: Aval, says: str) -> Array:
+    """A tangent or cotangent in the dtype of what it belongs to, which only a weak one may lack:
+    of others, DtypeError begins with what `says`."""
+    if array.dtype == a.dtype:
+        return array
+    if not array.aval.weak:
+        raise DtypeError(f"{says}; convert it with .astype({dtypes.name(a.dtype)!r})")
+    return array.astype(a.dtype)
 
 
 def _refuse_moving(where: str, kind: str, a: Aval, given: Array) -> None:

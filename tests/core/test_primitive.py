@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,7 @@ from nuvec.core.parser import parse
 from nuvec.core.primitive import NOT_BATCHABLE, NOT_DIFFERENTIABLE, ONE, TABLE, ZERO, Primitive
 from tests.core.toy_ir import NO_RULES
 
-
-@pytest.fixture(autouse=True)
-def table() -> Iterator[None]:
-    before = set(TABLE)
-    yield
-    for name in set(TABLE) - before:
-        del TABLE[name]
+pytestmark = pytest.mark.usefixtures("own_primitives")
 
 
 def same(x: Any, **params: Any) -> Any:

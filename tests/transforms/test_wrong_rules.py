@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +15,7 @@ from nuvec.core.primitive import MINUS_ONE, NOT_DIFFERENTIABLE, ONE, TABLE, Prim
 Function = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def table() -> Iterator[None]:
-    before = set(TABLE)
-    yield
-    for name in set(TABLE) - before:
-        del TABLE[name]
+pytestmark = pytest.mark.usefixtures("own_primitives")
 
 
 def own(**rules: Any) -> Function:
