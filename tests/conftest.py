@@ -17,6 +17,7 @@ os.environ.setdefault("NUVEC_CHECK_IR", "1")
 
 import pytest  # noqa: E402
 
+from nuvec.core.lower import threads  # noqa: E402
 from nuvec.core.primitive import TABLE  # noqa: E402
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -50,6 +51,7 @@ def nothing_left_behind() -> Iterator[None]:
     """After the last test no child process, thread or shared memory of its own is left."""
     before = set(_leftovers())
     yield
+    threads.close()
     deadline = time.monotonic() + GRACE
     left = set(_leftovers()) - before
     while left and time.monotonic() < deadline:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -63,6 +63,24 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
+PASSES = ("simplify", "fuse", "partial_sums", "threads", "in_place", "arena")
+
+
+def _passes(value: Any) -> frozenset[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError
+    found = frozenset(value)
+    if not found <= set(PASSES):
+        raise ValueError
+    return found
+
+
+def _read_passes(text: str) -> list[str]:
+    if text.lower() in ("all", "none"):
+        return list(PASSES) if text.lower() == "all" else []
+    return [name.strip() for name in text.split(",")]
+
+
 def _read_flag(text: str) -> bool:
     spellings = {"1": True, "true": True, "yes": True, "on": True}
     spellings |= {"0": False, "false": False, "no": False, "off": False}
@@ -78,6 +96,11 @@ def _read_threads(text: str) -> int | None:
 
 _FLAG_EXPECTS = "True or False (1 or 0 in the environment)"
 
+_PASSES_EXPECTS = (
+    f"a collection of names among {', '.join(PASSES)} (in the environment with commas between "
+    "them, or all, or none)"
+)
+
 _SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         "traceback": Setting("filtered", '"filtered" or "full"', _traceback, str.lower),
@@ -85,6 +108,7 @@ _SETTINGS: Mapping[str, Setting] = MappingProxyType(
         "debug_nans": Setting(False, _FLAG_EXPECTS, _flag, _read_flag),
         "threads": Setting(None, "a positive integer or None", _threads, _read_threads),
         "disable_compile": Setting(False, _FLAG_EXPECTS, _flag, _read_flag),
+        "passes": Setting(frozenset(PASSES), _PASSES_EXPECTS, _passes, _read_passes),
         "timeout": Setting(300.0, "a positive number of seconds", _seconds, float),
     }
 )
@@ -122,6 +146,12 @@ class Config:
     """Threads that evaluation may use (NUVEC_THREADS); None: as many as there are cores."""
     disable_compile: bool
     """Run compiled functions uncompiled, for debugging (NUVEC_DISABLE_COMPILE)."""
+    passes: frozenset[str]
+    """The passes that make programs of IRs (NUVEC_PASSES); leave one out to see what it buys:
+    "simplify" rewrites, merges and leaves out equations; "fuse" runs groups of them tile by tile;
+    "partial_sums" lets sums over a group's rows join it; "threads" runs tiles on several cores;
+    "in_place" writes over dead operands; "arena" keeps temporaries' memory from run to run.  But
+    for partial_sums, which adds up in another order, none changes a bit of any result."""
     timeout: float
     """Seconds that a communication waits for its peers (NUVEC_TIMEOUT)."""
 

@@ -104,6 +104,9 @@ class Primitive:
                   cotangents to the operands' (mode "vjp"), None standing for zero; it is None
                   when `outs` carry their derivative themselves
     inline     -- higher-order with a rule of its own: records it as the equations it stands for
+    tile       -- `tile(eqn, rows, count) -> Tile | None`: how a tile of `count` rows is computed of
+                  an equation whose leading axes are `rows`, bit for bit (nuvec.core.tiling); None
+                  where it cannot be.  Elementwise equations need no rule
     words      -- for parameters that are neither plain values nor IRs, the names by which text
                   writes them: `{"policy": {"dots": dots}}`.  A class among them writes its
                   instances field by field: those that its `text_fields` lists; it is made anew
@@ -130,6 +133,7 @@ class Primitive:
     higher_order: bool = False
     split: Callable[..., Any] | None = None
     inline: Callable[..., Any] | None = None
+    tile: Callable[..., Any] | None = None
     words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     plain: bool = field(default=True, init=False, repr=False)  # neither communicates nor holds IRs
     # Declared outside of nuvec: what its lowering returns is held against its shape rule.

@@ -141,7 +141,7 @@ class Compiled:
             if queue is not None:
                 flush(queue)
         eval(operands)
-        if entry.plan is None:
+        if entry.plan is None or entry.plan.passes is not config.passes:
             entry.plan = lower(entry.ir)
         donated = to_donate(operands, places) if places else ()
         try:

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from nuvec.core.config import Config
+from nuvec.core.config import PASSES, Config
 from nuvec.core.errors import ConfigurationError
 
 DEFAULTS = {
@@ -20,6 +20,7 @@ DEFAULTS = {
     "threads": None,
     "disable_compile": False,
     "timeout": 300.0,
+    "passes": frozenset(PASSES),
 }
 
 
@@ -51,6 +52,9 @@ def test_defaults(config):
         ("threads", "", None),
         ("timeout", "2.5", 2.5),
         ("timeout", " 1 ", 1.0),
+        ("passes", "none", frozenset()),
+        ("passes", "all", frozenset(PASSES)),
+        ("passes", "fuse, arena", frozenset(("fuse", "arena"))),
     ],
 )
 def test_environment(config, monkeypatch, name, text, value):

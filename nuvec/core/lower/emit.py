@@ -11,8 +11,7 @@ import itertools
 import keyword
 import linecache
 import re
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,9 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.interpreter import lower_checked
 from nuvec.core.ir import IR, Atom, Eqn, Var
-from nuvec.core.lower.plan import Buffer, Handover, Into, Placement, Step
+from nuvec.core.lower.arena import Arenas, Scratch
+from nuvec.core.lower.plan import Handover, Into, Placement, Step
+from nuvec.core.lower.tiles import Compile, TileLoop
 from nuvec.core.ops.build import convert_dtype
 from nuvec.core.ops.contraction import dot_general_p
 from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
@@ -35,18 +36,21 @@ _SUFFIX = re.compile(r"\W")
 
 
 class Emitted:
-    """A compiled program: `function(*arrays)`, its text, and the name of the file it claims."""
+    """A compiled program: `function(*arrays)`, its text, the name of the file it claims, the loops
+    over tiles in it."""
 
-    __slots__ = ("arenas", "filename", "function", "source")
+    __slots__ = ("arenas", "filename", "function", "loops", "source")
 
     def __init__(
         self,
         function: Callable[..., list[Any]],
         source: str,
         filename: str,
-        arenas: Arenas | None,
+        arenas: Arenas | Scratch | None,
+        loops: Sequence[TileLoop],
     ) -> None:
         self.arenas = arenas
+        self.loops = loops
         self.function = function
         self.source = source
         self.filename = filename
@@ -54,11 +58,19 @@ class Emitted:
 
 def emit(
     ir: IR, placement: Placement, checked: Sequence[bool], general: Callable[..., Any] | None,
-    names: Sequence[str] = (),
+    names: Sequence[str] = (), compile_tile: Compile | None = None,
 ) -> Emitted:  # fmt: skip
     """The program of a placement.  Inputs that are `checked` must be C-contiguous; when one is
-    not, the call goes to `general`."""
-    return _Emitter(ir, placement, names).run(checked, general)
+    not, the call goes to `general`.  `compile_tile` makes the programs of tiles."""
+    return _Emitter(ir, placement, names, compile_tile).run(checked, general)
+
+
+def emit_tile(ir: IR, placement: Placement, over: Mapping[int, int]) -> Emitted:
+    """The program of a tile, which works in the scratch that all tiles share.  `over` says which
+    of the caller's arrays are the memory of which input: output -> input."""
+    emitter = _Emitter(ir, placement, (), None)
+    emitter.over, emitter.arenas = over, Scratch
+    return emitter.run((False,) * len(ir.inputs), None)
 
 
 def _ignoring_errors() -> tuple[Any, Any]:
@@ -119,7 +131,13 @@ class _Names:
 
 
 class _Emitter:
-    def __init__(self, ir: IR, placement: Placement, names: Sequence[str]) -> None:
+    def __init__(
+        self, ir: IR, placement: Placement, names: Sequence[str], compile_tile: Compile | None
+    ) -> None:
+        self.compile_tile = compile_tile
+        self.over: Mapping[int, int] = {}
+        self.arenas: type[Arenas | Scratch] = Arenas
+        self.loops: list[TileLoop] = []
         self.ir = ir
         self.placement = placement
         self.names = _Names()
@@ -178,7 +196,8 @@ class _Emitter:
         # The header is for reading: what it says is in the namespace already.
         code = compile("\n" * head.count("\n") + source[len(head) :], filename, "exec")
         exec(code, self.namespace)
-        return Emitted(self.namespace["program"], source, filename, self.namespace.get("arenas"))
+        function, arenas = self.namespace["program"], self.namespace.get("arenas")
+        return Emitted(function, source, filename, arenas, self.loops)
 
     def body(self) -> None:
         errors = self.bind("errors", ERRORS, "")
@@ -187,7 +206,7 @@ class _Emitter:
         arena = ""
         if self.placement.buffers:
             arena = self.names.new("arena")
-            arenas = self.bind("arenas", Arenas(self.placement), "")
+            arenas = self.bind("arenas", self.arenas(self.placement), "")
             self.lines.append(f"{arena} = {arenas}.take()")
             unpacked = ", ".join(self.buffers) + ("," if len(self.buffers) == 1 else "")
             self.lines.append(f"{unpacked} = {arena}")
@@ -207,7 +226,10 @@ class _Emitter:
         self.lines.append(f"    {errors}.reset({before})")
 
     def step(self, step: Step) -> None:
-        for eqn in step.group.eqns:
+        if step.group.rows is not None:
+            self.tiles(step)
+        else:
+            (eqn,) = step.group.eqns
             call = self.call(eqn, step)
             for v in eqn.outputs:
                 self.variables[v] = self.names.new(v.hint) if v.hint else self.fresh()
@@ -226,12 +248,44 @@ class _Emitter:
         if dead:
             self.lines.append(f"del {', '.join(dead)}")
 
+    def tiles(self, step: Step) -> None:
+        """A group that runs in tiles: one call of its loop, whose text stands in the header."""
+        group, targets = step.group, step.target
+        assert isinstance(targets, list)
+        assert self.compile_tile is not None
+        number = {v: k for k, v in enumerate(group.inputs)}
+        over = {k: number[t] for k, t in enumerate(targets) if isinstance(t, Var)}
+        for v in group.outputs:
+            self.variables[v] = self.names.new(v.hint) if v.hint else self.fresh()
+        loop = TileLoop(group, self.variables, over, self.compile_tile)
+        self.loops.append(loop)
+        name = self.names.new(f"tiles_{len(self.loops)}")
+        self.namespace[name] = loop
+        self.header.append(f"# {name}: {loop.describe()}")
+        outs = [
+            self.out(t, v) for t, v in zip(targets, group.outputs, strict=True) if t is not None
+        ]
+        arguments = [self.variables[v] for v in group.inputs]
+        if outs:
+            arguments.append(f"out=({', '.join(outs)}{',' if len(outs) == 1 else ''})")
+        left = ", ".join(self.variables[v] for v in group.outputs)
+        avals = ", ".join(str(v.aval) for v in group.outputs)
+        comma = "," if len(group.outputs) == 1 else ""
+        self.lines.append(f"{left}{comma} = {name}({', '.join(arguments)})  # {avals}")
+
     def copy_out(self) -> None:
         """What is not in the caller's arrays already is copied there."""
-        for k, direct in self.placement.into:
-            if not direct:
-                value = self.atom(self.placement.outputs[k].atom)
-                self.lines.append(f"{self.into[k]}[...] = {value}")
+        values = {
+            k: self.atom(self.placement.outputs[k].atom)
+            for k, direct in self.placement.into if not direct
+        }  # fmt: skip
+        overwritten = {self.variables[self.ir.inputs[j]] for j in self.over.values()}
+        for k, value in values.items():
+            if value in overwritten:  # perhaps by the copies below
+                values[k] = self.fresh()
+                self.lines.append(f"{values[k]} = {value}.copy()")
+        for k, value in values.items():
+            self.lines.append(f"{self.into[k]}[...] = {value}")
 
     def outputs(self) -> str:
         kept = [h for k, h in enumerate(self.placement.outputs) if k not in self.into]
@@ -311,16 +365,19 @@ class _Emitter:
             array = isinstance(lower, np.ufunc) and len(eqn.inputs) > 1
             arguments = [self.atom(a, array) for a in eqn.inputs]
             arguments += [f"{k}={self.param(k, v)}" for k, v in eqn.params.items()]
-        if isinstance(step.target, int):
-            arguments.append(f"out={self.buffers[step.target]}")
-        elif isinstance(step.target, Into):
-            arguments.append(f"out={self.into[step.target.output]}")
-        elif isinstance(step.target, Var):
-            arguments.append(f"out={self.variables[step.target]}")
-        elif step.target == "empty":
-            out = eqn.outputs[0].aval
-            arguments.append(f"out=np.empty({out.shape}, {self.param('dtype', out.dtype)})")
+        if step.target is not None:
+            arguments.append(f"out={self.out(step.target, eqn.outputs[0])}")
         return f"{function}({', '.join(arguments)})"
+
+    def out(self, target: Any, var: Var) -> str:
+        """The array that a result is written to."""
+        if isinstance(target, int):
+            return self.buffers[target]
+        if isinstance(target, Into):
+            return self.into[target.output]
+        if isinstance(target, Var):
+            return self.variables[target]
+        return f"np.empty({var.aval.shape}, {self.param('dtype', var.aval.dtype)})"
 
     def checked(self, eqn: Eqn) -> Callable[..., Any]:
         """The lowering of a primitive declared outside of nuvec, held against its shape rule."""
@@ -358,34 +415,6 @@ class _Emitter:
         if primitive is convert_dtype and not dtypes.is_complex(eqn.inputs[0].aval.dtype):
             return f"{x}.astype({self.param('dtype', params['dtype'])})"
         return None
-
-
-class Arenas:
-    """The arenas of one plan: a run takes one and gives it back, runs at the same time take one
-    each.  Without a lock: popping and appending are atomic.  A run that raises drops its own."""
-
-    __slots__ = ("_buffers", "_free", "_slots", "give")
-
-    def __init__(self, placement: Placement) -> None:
-        self._buffers: tuple[Buffer, ...] = placement.buffers
-        self._slots = placement.slots
-        self._free: deque[tuple[np.ndarray, ...]] = deque(maxlen=8)
-        self.give = self._free.append
-
-    def clear(self) -> None:
-        """Let go of what is kept for later runs."""
-        self._free.clear()
-
-    def take(self) -> tuple[np.ndarray, ...]:
-        try:
-            return self._free.pop()
-        except IndexError:
-            memory = [np.empty(n, np.uint8) for n in self._slots]
-            return tuple([
-                memory[b.slot].view(b.dtype).reshape(b.shape)
-                if memory[b.slot].size else np.empty(b.shape, b.dtype)
-                for b in self._buffers
-            ])  # fmt: skip
 
 
 def _is_plain(value: Any) -> bool:

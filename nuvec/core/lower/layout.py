@@ -8,13 +8,13 @@ only where it keeps the layout, so passes ask this analysis first and leave alon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-from nuvec.core.ir import Atom, Eqn
+from nuvec.core.ir import IR, Atom, Eqn, Var
 from nuvec.core.ops.differentiation import depends_p, optimization_barrier_p, stop_gradient_p
 from nuvec.core.ops.shape import broadcast_to_p, reshape_p, transpose_p
 from nuvec.core.primitive import IDENTITY, Primitive
@@ -41,8 +41,13 @@ KNOWN_KINDS = frozenset(("elementwise", "reduction"))
 KNOWN = frozenset(("concatenate", "pad"))
 # These copy into C order whatever their operands' layouts are.
 ALWAYS_CONTIGUOUS = frozenset((
-    "update_slice", "scatter_add", "scatter_set", "erf", "complex", "scan",
+    "update_slice", "scatter_add", "scatter_set", "erf", "complex", "scan", "conv_general",
+    "conv_weight", "window_max", "window_min", "window_sum", "window_spread", "window_pick",
+    "window_deal",
 ))  # fmt: skip
+
+# Communications whose results are their operands: they communicate when differentiated.
+PASSED_ON = frozenset(("sum_gradients",))
 
 
 def layout_of(value: Any) -> Layout:
@@ -64,6 +69,8 @@ def result_layout(eqn: Eqn, layout: Callable[[Atom], Layout], index: int = 0) ->
         return Layout.CONTIGUOUS
     if primitive in ALIASES:
         return layout(eqn.inputs[0])
+    if primitive.kind == "effect":  # a transport takes and gives C-contiguous arrays
+        return layout(eqn.inputs[index]) if primitive.name in PASSED_ON else Layout.CONTIGUOUS
     if primitive.name == "dot_general":
         return _dot_layout(eqn, layout)
     known = primitive.kind in KNOWN_KINDS or primitive.name in KNOWN
@@ -77,6 +84,23 @@ def result_layout(eqn: Eqn, layout: Callable[[Atom], Layout], index: int = 0) ->
     needed = Layout.ORDERED if isinstance(primitive.lower, np.ufunc) else Layout.CONTIGUOUS
     fits = all(layout(a) >= needed for a in eqn.inputs)
     return Layout.CONTIGUOUS if fits else Layout.UNKNOWN
+
+
+def layouts_of(ir: IR, contiguous: Sequence[bool]) -> Callable[[Atom], Layout]:
+    """The layout of every value of a program; `contiguous` says which inputs are known to be."""
+    known: dict[Var, Layout] = {
+        v: Layout.CONTIGUOUS if c else Layout.UNKNOWN
+        for v, c in zip(ir.inputs, contiguous, strict=True)
+    }
+    known.update({v: layout_of(value) for v, value in ir.constants})
+
+    def layout(atom: Atom) -> Layout:
+        return known[atom] if type(atom) is Var else Layout.CONTIGUOUS
+
+    for eqn in ir.eqns:
+        for k, v in enumerate(eqn.outputs):
+            known[v] = result_layout(eqn, layout, k)
+    return layout
 
 
 def _dot_layout(eqn: Eqn, layout: Callable[[Atom], Layout]) -> Layout:

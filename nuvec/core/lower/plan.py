@@ -16,23 +16,26 @@ theirs, and is never written again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from nuvec.core.config import config
 from nuvec.core.ir import IR, Atom, Aval, Eqn, Var
 from nuvec.core.lower.inplace import keeps_bits_in_place
 from nuvec.core.lower.layout import ALIASES, Layout, layout_of, result_layout
 from nuvec.core.lower.schedule import Group
 from nuvec.core.primitive import Primitive
+from nuvec.core.tiling import has_rows
 
 # The results of these are new memory; a test holds the table of cases against it.
 FRESH_KINDS = frozenset(("reduction", "contraction", "random"))
 FRESH = frozenset((
     "complex", "convert_dtype", "erf", "imag", "masked_product", "pad", "power", "real",
-    "scatter_add", "scatter_set", "sigmoid", "where",
+    "scatter_add", "scatter_set", "sigmoid", "where", "window_deal", "window_pick",
+    "window_spread",
 ))  # fmt: skip
 FOREVER = 1 << 60
 CLUMP = 8  # storages a value may share before they are no longer told apart
@@ -41,7 +44,8 @@ CLUMP = 8  # storages a value may share before they are no longer told apart
 class Memory(NamedTuple):
     """Predicted bytes.  Scratch inside a lowering, and inputs and constants, do not count.
 
-    peak    -- the most that is held at once: the arena and what a run allocates, outputs included
+    peak    -- the most that is held at once: the arena, what the tiles of a group work in, and
+               what a run allocates, outputs included
     arena   -- kept between runs, once for each call that runs at the same time
     outputs -- what is handed to the caller
     """
@@ -65,17 +69,21 @@ class Into(NamedTuple):
     output: int
 
 
+Target = int | str | Var | Into | None
+
+
 class Step(NamedTuple):
     """One group's run.
 
     target -- None: the lowering makes its result; "empty": a new array is passed as out=;
               an int: the number of the buffer passed as out=; a Var: the dead operand written to;
-              an Into: the caller's array for an output
+              an Into: the caller's array for an output; of a group that runs in tiles, a list of
+              them, one an output (None where the sums of the tiles are summed)
     dead   -- variables whose memory the run may let go of afterwards
     """
 
     group: Group
-    target: int | str | Var | Into | None
+    target: Target | list[Target]
     dead: tuple[Var, ...]
 
 
@@ -130,11 +138,13 @@ def place(
     contiguous: Sequence[bool],
     into: Sequence[int] = (),
     donated: Sequence[int] = (),
+    over: Mapping[int, int] | None = None,
 ) -> Placement:
     """Decide where every value of the scheduled IR lives.  The outputs `into` go to C-contiguous
-    arrays that the caller gives, which share memory with nothing else.  The inputs `donated` may
-    be overwritten once they are dead, and become outputs."""
-    return _Placer(ir, groups, contiguous, into, donated).run()
+    arrays that the caller gives, which share memory with nothing else but what `over` says:
+    output -> the input that is the same array.  The inputs `donated` may be overwritten once they
+    are dead, and become outputs."""
+    return _Placer(ir, groups, contiguous, into, donated, over or {}).run()
 
 
 class _Placer:
@@ -145,13 +155,15 @@ class _Placer:
         contiguous: Sequence[bool],
         into: Sequence[int],
         donated: Sequence[int],
+        over: Mapping[int, int],
     ) -> None:
         self.into = into
+        self.over = over
         self.ir = ir
         self.groups = groups
         self.layouts: dict[Var, Layout] = {}
         self.roots: dict[Var, frozenset[_Storage]] = {}
-        self.targets: list[Var | _Storage | None] = []
+        self.targets: list[Var | _Storage | list[Var | _Storage | None] | None] = []
         self.storages: list[_Storage] = []
         for v, known in zip(ir.inputs, contiguous, strict=True):
             self.foreign(v, Layout.CONTIGUOUS if known else Layout.UNKNOWN)
@@ -181,8 +193,10 @@ class _Placer:
 
     def run(self) -> Placement:
         for i, group in enumerate(self.groups):
-            for eqn in group.eqns:
-                self.visit(i, eqn)
+            if group.rows is None:
+                self.visit(i, group.eqns[0])
+            else:
+                self.visit_tiles(i, group)
         for a in self.ir.outputs:
             if type(a) is Var:
                 for s in self.roots[a]:
@@ -204,6 +218,12 @@ class _Placer:
             return False
         if s.aval.shape != a.aval.shape or s.aval.dtype != a.aval.dtype:
             return False
+        if k in self.over:
+            # It must not be written before the input it overwrites was read for the last time.
+            given = self.ir.inputs[self.over[k]]
+            (memory,) = self.roots[given]
+            if max(memory.death, self.last.get(given, -1)) >= s.first:
+                return False
         s.into = k
         return True
 
@@ -252,6 +272,54 @@ class _Placer:
         storage.written.append(out)
         self.add(out, frozenset((storage,)) if storage.owned else shared | {storage})
 
+    def visit_tiles(self, i: int, group: Group) -> None:
+        """The outputs of a group that runs in tiles are new, or over its dead operands."""
+        assert group.rows is not None
+        self.layouts.update(dict.fromkeys(group.outputs, Layout.CONTIGUOUS))
+        targets: list[Var | _Storage | None] = []
+        taken: set[Var] = set()
+        for v in group.outputs:
+            if not has_rows(v.aval, group.rows):  # the sum of the tiles' sums is made at the end
+                self.new(i, v, out=False)
+                targets.append(None)
+                continue
+            free = [a for a in group.cut if a not in taken]
+            old = next((a for a in free if self.replaceable(i, a, v, group)), None)
+            if old is None:
+                targets.append(self.new(i, v, out=True))
+            else:
+                taken.add(old)
+                targets.append(old)
+                self.add(v, self.roots[old])
+                (storage,) = self.roots[old]
+                storage.written.append(v)
+        self.targets.append(targets)
+
+    def new(self, i: int, v: Var, out: bool) -> _Storage:
+        storage = _Storage(first=i, death=i, owned=True, out=out, aval=v.aval, written=[v])
+        self.storages.append(storage)
+        self.add(v, frozenset((storage,)))
+        return storage
+
+    def replaceable(self, i: int, a: Var, out: Var, group: Group) -> bool:
+        if "in_place" not in config.passes or not self.dies(i, a, out):
+            return False
+        (storage,) = self.roots[a]
+        return all(storage not in self.roots[b] for b in group.inputs if b is not a)
+
+    def dies(self, i: int, a: Var, out: Var) -> bool:
+        """Whether operand `a` of step i is dead after it, and its memory fit to be `out`'s."""
+        if a.aval.shape != out.aval.shape or a.aval.dtype != out.aval.dtype:
+            return False
+        if self.layouts[a] is not Layout.CONTIGUOUS:
+            return False
+        (storage, *more) = self.roots[a]
+        if more or not storage.owned or storage.kept or storage.aval is None:
+            return False
+        if storage.aval.shape != out.aval.shape or storage.aval.dtype != out.aval.dtype:
+            return False
+        return storage.death <= i
+
     def add(self, var: Var, roots: frozenset[_Storage]) -> None:
         self.roots[var] = roots
         for s in roots:
@@ -262,22 +330,16 @@ class _Placer:
         """The dead operand whose memory the result can be written to, bits and layout kept."""
         out = eqn.outputs[0] if len(eqn.outputs) == 1 else None
         primitive = eqn.primitive
+        if "in_place" not in config.passes:
+            return None
         if out is None or primitive.kind != "elementwise" or not takes_out(primitive, out.aval):
             return None
         if self.layouts[out] is not Layout.CONTIGUOUS:
             return None
         for k, a in enumerate(eqn.inputs):
-            if type(a) is not Var or a.aval.shape != out.aval.shape:
+            if type(a) is not Var or not self.dies(i, a, out):
                 continue
-            if a.aval.dtype != out.aval.dtype or self.layouts[a] is not Layout.CONTIGUOUS:
-                continue
-            (storage, *more) = self.roots[a]
-            if more or not storage.owned or storage.kept or storage.aval is None:
-                continue
-            if storage.aval.shape != out.aval.shape or storage.aval.dtype != out.aval.dtype:
-                continue
-            if storage.death > i:
-                continue
+            (storage,) = self.roots[a]
             others = [b for b in eqn.inputs if b is not a and type(b) is Var]
             if any(storage in self.roots[b] for b in others):
                 continue
@@ -297,7 +359,7 @@ class _Placer:
             for step in sorted(k for k in ends if k < s.first):
                 for slot in ends.pop(step):
                     free.setdefault(slots[slot], []).append(slot)
-            if not s.out or s.output or s.kept:
+            if not s.out or s.output or s.kept or "arena" not in config.passes:
                 continue
             assert s.aval is not None
             same = free.get(s.aval.nbytes)
@@ -324,7 +386,10 @@ class _Placer:
             # A variable that shares several storages goes with the first.
             dead = tuple(v for v in dict.fromkeys(dying.get(i, ())) if v not in gone)
             gone.update(dead)
-            steps.append(Step(group, _target(group.eqns[0], target), dead))
+            if isinstance(target, list):
+                steps.append(Step(group, [_tile_target(t) for t in target], dead))
+            else:
+                steps.append(Step(group, _target(group.eqns[0], target), dead))
         return tuple(steps)
 
     def handovers(self) -> tuple[Handover, ...]:
@@ -362,7 +427,7 @@ class _Placer:
         arena = sum(slots)
         change: dict[int, int] = {}
         for s in self.storages:
-            if s.buffer is None:
+            if s.buffer is None and s.into is None:
                 outs = self.groups[s.first].outputs
                 size = sum(v.aval.nbytes for v in outs) if s.aval is None else s.aval.nbytes
                 change[s.first] = change.get(s.first, 0) + size
@@ -376,7 +441,7 @@ class _Placer:
         copies = sum(h.atom.aval.nbytes for h in outputs if h.copy)
         kept = sum(
             s.aval.nbytes for s in self.storages
-            if s.aval is not None and s.buffer is None and s.death == FOREVER
+            if s.aval is not None and s.buffer is None and s.into is None and s.death == FOREVER
         )  # fmt: skip
         total = sum(h.atom.aval.nbytes for h in outputs)
         return Memory(arena + max(peak, kept + copies), arena, total)
@@ -395,12 +460,18 @@ def surely_fresh(primitive: Primitive) -> bool:
     )
 
 
-def _target(eqn: Eqn, target: Var | _Storage | None) -> int | str | Var | Into | None:
+def _tile_target(target: Var | _Storage | None) -> Target:
     if target is None or isinstance(target, Var):
         return target
     if target.into is not None:
         return Into(target.into)
-    if target.buffer is not None:
-        return target.buffer
+    return "empty" if target.buffer is None else target.buffer
+
+
+def _target(eqn: Eqn, target: Var | _Storage | None) -> Target:
+    if target is None or isinstance(target, Var):
+        return target
+    if target.into is not None or target.buffer is not None:
+        return _tile_target(target)
     # Without out= this lowering might hand back its operand.
     return "empty" if target.out and not isinstance(eqn.primitive.lower, np.ufunc) else None

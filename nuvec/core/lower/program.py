@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import linecache
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nuvec.core.check import check_ir
 from nuvec.core.config import config
 from nuvec.core.ir import IR, Eqn
-from nuvec.core.lower.emit import Emitted, emit
+from nuvec.core.lower.emit import Emitted, emit, emit_tile
 from nuvec.core.lower.inline import inline
 from nuvec.core.lower.plan import Memory, Placement, place
 from nuvec.core.lower.schedule import Group, schedule
 from nuvec.core.lower.simplify import simplify
+from nuvec.core.lower.tiles import Body, TileLoop
 
 
 class Cost(NamedTuple):
@@ -46,14 +47,15 @@ class Plan:
     release -- let go of the buffers kept for the next run
     """
 
-    __slots__ = ("__weakref__", "_arenas", "groups", "ir", "memory", "run", "source")
+    __slots__ = ("__weakref__", "_arenas", "groups", "ir", "memory", "passes", "run", "source")
 
     def __init__(
         self, ir: IR, groups: tuple[Group, ...], placement: Placement, emitted: Emitted
     ) -> None:
+        self.passes = config.passes  # by which it was made
         self.ir = ir
         self.groups = groups
-        self.memory: Memory = placement.memory
+        self.memory: Memory = _with_tiles(placement.memory, emitted.loops)
         self.source = emitted.source
         self.run: Callable[..., list[Any]] = emitted.function
         self._arenas = emitted.arenas
@@ -75,6 +77,11 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"<Plan of {len(self.ir.eqns)} equations, {self.memory.peak} bytes>"
+
+
+def _with_tiles(memory: Memory, loops: Sequence[TileLoop]) -> Memory:
+    """What the tiles of the greediest loop work in, on every thread, counts as long as it runs."""
+    return memory._replace(peak=memory.peak + max([loop.scratch for loop in loops], default=0))
 
 
 def _flops(eqn: Eqn) -> int:
@@ -114,7 +121,7 @@ def lower(ir: IR, names: Sequence[str] = ()) -> Plan:
     [array([1.5, 3. , 4.5], dtype=float32)]
     """
     plan = ir.derived.get("plan")
-    if plan is None:
+    if plan is None or plan.passes is not config.passes:
         plan = ir.derived["plan"] = _make(ir, names)
     return plan
 
@@ -130,12 +137,26 @@ def _compile(
     ir: IR, contiguous: Sequence[bool], checked: Sequence[bool],
     general: Callable[..., Any] | None, names: Sequence[str],
 ) -> Plan:  # fmt: skip
-    simple = simplify(inline(ir), contiguous)
+    simple = _simplified(ir, contiguous)
+    groups = _groups(simple, contiguous)
+    placement = place(simple, groups, contiguous)
+    emitted = emit(simple, placement, checked, general, names, _compile_tile)
+    return Plan(simple, groups, placement, emitted)
+
+
+def _simplified(ir: IR, contiguous: Sequence[bool]) -> IR:
+    simple = inline(ir)
+    if "simplify" in config.passes:
+        simple = simplify(simple, contiguous)
     if config.check_ir:
         check_ir(simple)
-    groups = schedule(simple)
-    placement = place(simple, groups, contiguous)
-    return Plan(simple, groups, placement, emit(simple, placement, checked, general, names))
+    return simple
+
+
+def _groups(ir: IR, contiguous: Sequence[bool]) -> tuple[Group, ...]:
+    if "fuse" not in config.passes or not all(contiguous):
+        return schedule(ir)
+    return schedule(ir, contiguous, "partial_sums" in config.passes)
 
 
 def lower_into(ir: IR, into: Sequence[int]) -> Callable[..., list[Any]]:
@@ -144,28 +165,35 @@ def lower_into(ir: IR, into: Sequence[int]) -> Callable[..., list[Any]]:
     Every input is C-contiguous (or a scalar).  The outputs whose numbers are `into`, in order, go
     to the destinations, C-contiguous arrays that share memory with nothing else; the list has the
     others."""
-    contiguous = (True,) * len(ir.inputs)
-    simple = simplify(inline(ir), contiguous)
-    if config.check_ir:
-        check_ir(simple)
-    placement = place(simple, schedule(simple), contiguous, into)
-    emitted = emit(simple, placement, (False,) * len(contiguous), None)
-    weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
-    return emitted.function
+    return _contiguous_program(ir, into=into)
 
 
 def lower_donating(ir: IR, donated: Sequence[int]) -> Callable[..., list[Any]]:
     """The program of an IR that may write over the inputs `donated` once it has used them.
 
     Every input is C-contiguous (or a scalar), and those donated share memory with nothing else."""
+    return _contiguous_program(ir, donated=donated)
+
+
+def _contiguous_program(
+    ir: IR, into: Sequence[int] = (), donated: Sequence[int] = ()
+) -> Callable[..., list[Any]]:
     contiguous = (True,) * len(ir.inputs)
-    simple = simplify(inline(ir), contiguous)
-    if config.check_ir:
-        check_ir(simple)
-    placement = place(simple, schedule(simple), contiguous, (), donated)
-    emitted = emit(simple, placement, (False,) * len(contiguous), None)
+    simple = _simplified(ir, contiguous)
+    placement = place(simple, _groups(simple, contiguous), contiguous, into, donated)
+    emitted = emit(simple, placement, (False,) * len(contiguous), None, (), _compile_tile)
     weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
     return emitted.function
+
+
+def _compile_tile(ir: IR, into: Sequence[int], over: Mapping[int, int]) -> Body:
+    """The program of one tile of a group, whose own equations run whole."""
+    contiguous = (True,) * len(ir.inputs)
+    simple = _simplified(ir, contiguous)
+    placement = place(simple, schedule(simple), contiguous, into, (), over)
+    emitted = emit_tile(simple, placement, over)
+    weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
+    return Body(emitted, placement.memory.peak)
 
 
 class _General:

@@ -33,6 +33,7 @@ from nuvec.core.ops.shape import (
     reduction_vmap,
     reshape,
     restore_axes,
+    rowwise_tile,
     sum_p,
     summand,
     transpose,
@@ -76,7 +77,7 @@ def _extreme(name: str, lower: Callable[..., Any]) -> Primitive:
 
     return Primitive(
         name, lower, shape_rule, "reduction", jvp=jvp, vjp=vjp,
-        vmap=reduction_vmap(lambda: primitive_of[name]), selects=True,
+        vmap=reduction_vmap(lambda: primitive_of[name]), selects=True, tile=rowwise_tile,
     )  # fmt: skip
 
 
@@ -255,10 +256,10 @@ def sum(
 
 any_p: Primitive = Primitive("any", lambda x, axes: np.any(x, axis=axes), reduced_rule, "reduction",
                   jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
-                  vmap=reduction_vmap(lambda: any_p))  # fmt: skip
+                  vmap=reduction_vmap(lambda: any_p), tile=rowwise_tile)  # fmt: skip
 all_p: Primitive = Primitive("all", lambda x, axes: np.all(x, axis=axes), reduced_rule, "reduction",
                   jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
-                  vmap=reduction_vmap(lambda: all_p))  # fmt: skip
+                  vmap=reduction_vmap(lambda: all_p), tile=rowwise_tile)  # fmt: skip
 
 
 @filtered

@@ -11,7 +11,7 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import AxisError, ShapeError
-from nuvec.core.ir import Aval, aval
+from nuvec.core.ir import Aval, Eqn, aval
 from nuvec.core.ops.build import (
     as_operand,
     checked_cast,
@@ -22,6 +22,7 @@ from nuvec.core.ops.build import (
 )
 from nuvec.core.ops.summation import reduced_sum
 from nuvec.core.primitive import Primitive
+from nuvec.core.tiling import Role, Shape, Tile, aligned_roles, has_rows
 from nuvec.core.traceback import filtered
 
 # reshape: the transpose is the reshape back
@@ -43,6 +44,13 @@ def _reshape_vmap(
     return reshape_p.bind(move_axis(x, axes[0], 0), shape=(size, *shape)), 0
 
 
+def _reshape_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+    shape = eqn.params["shape"]
+    if not has_rows(eqn.inputs[0].aval, rows) or shape[: len(rows)] != rows:
+        return None
+    return Tile({"shape": (count, *shape[len(rows) :])}, (Role.CUT,))
+
+
 reshape_p: Primitive = Primitive(
     "reshape",
     lambda x, shape: np.reshape(x, shape),
@@ -50,6 +58,7 @@ reshape_p: Primitive = Primitive(
     "view",
     transpose=lambda i, c, out, x, shape: reshape_p.bind(c, shape=x.shape),
     vmap=_reshape_vmap,
+    tile=_reshape_tile,
 )
 
 
@@ -109,6 +118,13 @@ def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
+def _transpose_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+    permutation, lead = eqn.params["permutation"], len(rows)
+    if not has_rows(eqn.inputs[0].aval, rows) or permutation[:lead] != tuple(range(lead)):
+        return None
+    return Tile({"permutation": (0, *[p - lead + 1 for p in permutation[lead:]])}, (Role.CUT,))
+
+
 transpose_p: Primitive = Primitive(
     "transpose",
     lambda x, permutation: np.transpose(x, permutation),
@@ -118,6 +134,7 @@ transpose_p: Primitive = Primitive(
         c, permutation=_inverse(permutation)
     ),
     vmap=_transpose_vmap,
+    tile=_transpose_tile,
 )
 
 
@@ -179,6 +196,14 @@ def _broadcast_vmap(
     return broadcast_to_p.bind(x, shape=(size, *shape)), 0
 
 
+def _broadcast_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+    shape = eqn.params["shape"]
+    roles = aligned_roles([eqn.inputs[0].aval], len(shape), rows)
+    if roles is None or shape[: len(rows)] != rows:
+        return None
+    return Tile({"shape": (count, *shape[len(rows) :])}, roles)
+
+
 broadcast_to_p = Primitive(
     "broadcast_to",
     lambda x, shape: np.broadcast_to(x, shape),
@@ -186,6 +211,7 @@ broadcast_to_p = Primitive(
     "view",
     transpose=lambda i, c, out, x, shape: unbroadcast(c, x.shape),
     vmap=_broadcast_vmap,
+    tile=_broadcast_tile,
 )
 
 
@@ -248,6 +274,27 @@ def reduction_vmap(primitive: Callable[[], Primitive]) -> Any:
     return vmap
 
 
+def rowwise_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+    """A reduction over the last axes: the elements of each row are taken in the same order."""
+    axes, x, lead = eqn.params["axes"], eqn.inputs[0].aval, len(rows)
+    last = tuple(range(x.ndim - len(axes), x.ndim))
+    if not axes or axes != last or axes[0] < lead or not has_rows(x, rows):
+        return None
+    return Tile({"axes": tuple([a - lead + 1 for a in axes])}, (Role.CUT,))
+
+
+def _sum_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+    """Over the last axes alone, or over all rows: then the tiles' sums are summed."""
+    axes, x, lead = eqn.params["axes"], eqn.inputs[0].aval, len(rows)
+    if dtypes.accumulation(x.dtype) is not x.dtype:
+        return None  # it is rounded once, at the end
+    if axes[:lead] != tuple(range(lead)):
+        return rowwise_tile(eqn, rows, count)
+    if not has_rows(x, rows):
+        return None
+    return Tile({"axes": (0, *[a - lead + 1 for a in axes[lead:]])}, (Role.CUT,), partial=True)
+
+
 sum_p: Primitive = Primitive(
     "sum",
     reduced_sum,
@@ -258,6 +305,7 @@ sum_p: Primitive = Primitive(
         restore_axes(c, x.shape, axes), shape=x.shape
     ),
     vmap=reduction_vmap(lambda: sum_p),
+    tile=_sum_tile,
 )
 
 

@@ -12,6 +12,7 @@ from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.ir import IR, Eqn, Literal, Var, aval
 from nuvec.core.lower import lower
+from nuvec.core.lower.arena import Scratch
 from nuvec.core.lower.inplace import keeps_bits_in_place
 from nuvec.core.lower.layout import Layout, layout_of, result_layout
 from nuvec.core.lower.plan import place, surely_fresh, takes_out
@@ -268,6 +269,7 @@ def test_peak_is_what_a_run_takes() -> None:
     plan.run(x)
     ir.derived.clear()
     plan = lower(ir)  # with no arena yet
+    Scratch.clear()
     tracemalloc.start()
     try:
         kept = plan.run(x)

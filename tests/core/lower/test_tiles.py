@@ -1,0 +1,304 @@
+"""Groups of equations that run tile by tile: the bits of the whole, whatever is cut."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import nuvec as nv
+from nuvec.core import dtypes
+from nuvec.core.ir import aval
+from nuvec.core.lower import fuse, lower
+from nuvec.core.lower.fuse import tile_rows
+from nuvec.core.lower.threads import run_all
+from nuvec.core.primitive import NOT_BATCHABLE, TABLE
+from nuvec.nn.labels import class_index
+from nuvec.testing import check_compile
+from tests.cases.case import Case
+from tests.cases.rows import all_rows
+from tests.core.lower.programs import check, f4, program, random_program
+from tests.core.lower.programs import values as random_values
+
+ROWS = all_rows()
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tiles of 64 bytes, and of everything."""
+    monkeypatch.setattr(fuse, "LEAST", 1)
+    monkeypatch.setattr(fuse, "ALONE", 0)
+    monkeypatch.setattr(fuse, "TILE", 64)
+    with nv.config.override(passes=nv.config.passes - {"partial_sums"}):
+        yield
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs(seed: int, slow: bool, tiny: None) -> None:
+    for k in range(200 if slow else 5):
+        ir = random_program(1000 * seed + k, 4 + 3 * (seed % 7))
+        generator = np.random.Generator(np.random.PCG64(seed))
+        check(ir, *[random_values(v.aval, generator) for v in ir.inputs])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_every_row_of_the_table(row: Case, tiny: None) -> None:
+    check_compile(row.function, row.args)
+
+
+def _joins(row: Case) -> bool:
+    primitive = TABLE.get(row.primitive or "")
+    cut = primitive is not None and (primitive.kind == "elementwise" or primitive.tile is not None)
+    return cut and bool(row.args) and primitive.vmap is not NOT_BATCHABLE
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if _joins(r)], ids=str)
+def test_vector_loops_and_their_rests(row: Case, tiny: None, monkeypatch) -> None:
+    """The row's operands many times over, cut where a vector loop would not end."""
+    monkeypatch.setattr(fuse, "TILE", 1 << 11)
+    check_compile(nv.vmap(row.function), [np.stack([x] * 203) for x in row.args])
+
+
+# What joins
+
+
+def _groups(function, *avals):
+    plan = lower(program(function, *avals))
+    return [[e.primitive.name for e in g.eqns] for g in plan.groups if g.rows is not None]
+
+
+BIG = f4(512, 1024)
+
+
+def test_small_arrays_stay_alone() -> None:
+    assert _groups(lambda x: nv.exp(x) * 2, f4(64, 64)) == []
+    assert _groups(lambda x: nv.exp(x) * 2, BIG) == [["exp", "multiply"]]
+
+
+def test_one_equation_is_cut_where_it_is_large() -> None:
+    assert _groups(nv.exp, BIG) == [["exp"]]
+    assert _groups(nv.exp, f4(256, 256)) == []
+
+
+def test_softmax_is_one_group() -> None:
+    (names,) = _groups(lambda x: nv.softmax(x, axis=-1), BIG)
+    assert {"max", "subtract", "exp", "sum", "divide"} <= set(names)
+
+
+def test_sums_over_rows_join_as_partial_sums() -> None:
+    def function(x):
+        return nv.sum(nv.exp(x) * x, axis=0)
+
+    assert _groups(function, BIG) == [["exp", "multiply", "sum"]]
+    with nv.config.override(passes=nv.config.passes - {"partial_sums"}):
+        assert _groups(function, BIG) == [["exp", "multiply"]]
+
+
+def test_other_axes_do_not() -> None:
+    assert _groups(lambda x: nv.exp(x).sum(1), f4(512, 64, 16)) == [["exp"]]
+    assert _groups(lambda x: nv.exp(nv.transpose(x)) + 1, BIG) == []
+
+
+def test_a_view_that_is_used_outside_stays_one() -> None:
+    def function(x):
+        y = nv.exp(x) * 2
+        return [y, nv.transpose(nv.reshape(y, (512, 32, 32)), (0, 2, 1)), nv.reshape(x, (-1,))]
+
+    ir = program(function, BIG)
+    check(ir, random_values(BIG, np.random.Generator(np.random.PCG64(0))))
+    (group,) = [g for g in lower(ir).groups if g.rows is not None]
+    assert [e.primitive.name for e in group.eqns] == ["exp", "multiply"]
+
+
+def test_what_comes_after_a_partial_sum_comes_after_the_group() -> None:
+    def function(x):
+        y = nv.exp(x)
+        return y / nv.sum(y, axis=0)
+
+    plan = lower(program(function, BIG))
+    assert [[e.primitive.name for e in g.eqns] for g in plan.groups] == [["exp", "sum"], ["divide"]]
+
+
+def test_effects_and_what_depends_on_them_keep_their_order() -> None:
+    def on_rank(group):
+        def function(x):
+            y = nv.exp(x)
+            z = nv.distributed.all_sum(y, group) + 1
+            return [y * 2, z * 2]
+
+        ir = program(function, BIG)
+        x = np.full((512, 1024), 0.5, np.float32)
+        assert np.asarray(lower(ir).run(x)[1])[0, 0] == np.exp(np.float32(0.5)) * 4 + 2
+        return [[e.primitive.name for e in g.eqns] for g in lower(ir).groups]
+
+    for names in nv.distributed.run_local(on_rank, 2):
+        assert names == [["exp", "multiply"], ["all_sum"], ["add", "multiply"]]
+
+
+# Tile borders
+
+
+@pytest.mark.parametrize("count", [2, 3, 31, 1000, 4096, 65537, 4194304])
+@pytest.mark.parametrize("width", [1, 4, 40, 4000, 100000])
+def test_borders(count: int, width: int) -> None:
+    found = tile_rows((count,), width)
+    if found is None:
+        assert count * width < 2 * fuse.TILE
+        return
+    size, many = found
+    last = count - (many - 1) * size
+    assert 0 < last <= size + size // 2
+    assert size < 16 or size % 16 == 0
+    assert size * width <= 2 * fuse.TILE
+
+
+# Sums
+
+
+@pytest.mark.parametrize("shape", [(1 << 20,), (4096, 300), (70001, 7), (8, 512, 300)])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.complex64])
+def test_partial_sums_are_as_exact_as_sums(shape: tuple[int, ...], dtype: np.dtype) -> None:
+    a = aval(shape, dtype)
+    axes = [None, 0, tuple(range(len(shape)))]
+    ir = program(lambda x: [nv.sum(x * x, axis=k) for k in axes] + [x * 2], a)
+    x = np.random.Generator(np.random.PCG64(0)).standard_normal(shape).astype(dtype)
+    assert any(not g.outputs[0].aval.shape or g.rows for g in lower(ir).groups)
+    found = lower(ir).run(x)
+    wide = x.astype(np.clongdouble if dtype == dtypes.complex64 else np.longdouble)
+    for k, value in zip(axes, found, strict=False):
+        exact, size = (wide * wide).sum(axis=k), np.abs(wide * wide).sum(axis=k)
+        eps = np.finfo(dtype).eps
+        assert np.all(np.abs(value - exact) <= 5 * eps * size)  # 4, and 1 of the product
+
+
+def test_integers_wrap() -> None:
+    ir = program(lambda x: [nv.sum(x * 3), x * 3], aval((1 << 19,), dtypes.int32))
+    x = np.random.Generator(np.random.PCG64(0)).integers(-(2**31), 2**31, 1 << 19).astype(np.int32)
+    check(ir, x)
+
+
+# Threads
+
+
+def _mixed():
+    def function(x, w):
+        y = nv.tanh(x * w + 1)
+        m = y - nv.mean(y, axis=-1, keepdims=True)
+        return [m * nv.exp(y), nv.sum(m * y, axis=0), nv.sum(y)]
+
+    a, w = f4(3001, 700), f4(700)
+    generator = np.random.Generator(np.random.PCG64(0))
+    return program(function, a, w), [random_values(v, generator, special=False) for v in (a, w)]
+
+
+def test_the_same_bits_for_any_number_of_threads() -> None:
+    ir, arguments = _mixed()
+    results = []
+    for threads in (1, 2, 3, 5):
+        with nv.config.override(threads=threads):
+            results.append([np.asarray(v).tobytes() for v in lower(ir).run(*arguments)])
+    assert all(r == results[0] for r in results)
+
+
+def test_runs_at_the_same_time() -> None:
+    ir, arguments = _mixed()
+    run = lower(ir).run
+    expected = [np.asarray(v).tobytes() for v in run(*arguments)]
+    found = []
+
+    def call() -> None:
+        for _ in range(3):
+            found.append([np.asarray(v).tobytes() for v in run(*arguments)])
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 12
+    assert all(f == expected for f in found)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_run_all(threads: int) -> None:
+    done: list[int] = []
+    run_all(done.append, 100, threads)
+    assert sorted(done) == list(range(100))
+
+
+def test_the_first_error_is_the_one_raised() -> None:
+    def work(k: int) -> None:
+        if k >= 5:
+            raise ValueError(k)
+
+    for threads in (1, 3):
+        with pytest.raises(ValueError, match=r"^5$"):
+            run_all(work, 100, threads)
+
+
+def test_an_error_by_value_leaves_the_program_usable() -> None:
+    labels = np.zeros((1 << 19,), np.int32)
+    f = nv.compile(lambda x: class_index(x, 10) + 1)
+    assert np.asarray(f(nv.array(labels))).sum() == 1 << 19
+    labels[[400_000, 500_000]] = 11, 12
+    with pytest.raises(IndexError, match="the label 11 "):
+        f(nv.array(labels))
+    assert np.asarray(f(nv.array(np.zeros_like(labels)))).sum() == 1 << 19
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    if not hasattr(os, "fork"):
+        return
+    with nv.config.override(threads=3):
+        ir, arguments = _mixed()
+        expected = [np.asarray(v).tobytes() for v in lower(ir).run(*arguments)]
+        child = os.fork()
+        if not child:
+            found = [np.asarray(v).tobytes() for v in lower(ir).run(*arguments)]
+            os._exit(0 if found == expected else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+# Memory
+
+
+def test_a_dead_operand_is_written_over() -> None:
+    def function(x, w):
+        return nv.tanh(nv.matmul(x, w)) * 2 + 1
+
+    ir = program(function, f4(1024, 512), f4(512, 1024))
+    plan = lower(ir)
+    (step,) = [g for g in plan.groups if g.rows is not None]
+    assert plan.memory.arena == 0  # the product itself becomes the result
+    generator = np.random.Generator(np.random.PCG64(0))
+    check(ir, *[random_values(v.aval, generator, special=False) for v in ir.inputs])
+    assert step.outputs
+
+
+def test_an_operand_that_others_see_is_not() -> None:
+    def function(x, w):
+        y = nv.matmul(x, w)
+        return [nv.tanh(y) * 2, nv.reshape(y, (-1,))]
+
+    ir = program(function, f4(1024, 512), f4(512, 1024))
+    generator = np.random.Generator(np.random.PCG64(0))
+    check(ir, *[random_values(v.aval, generator, special=False) for v in ir.inputs])
+
+
+def test_a_square_operand_that_every_tile_reads_is_not() -> None:
+    def function(x):
+        y = nv.exp(x)
+        z = nv.matmul(y, y)
+        return nv.tanh(z) + nv.reshape(z, (1, 512, 512))[0, 0]
+
+    ir = program(function, f4(512, 512))
+    check(ir, random_values(ir.inputs[0].aval, np.random.Generator(np.random.PCG64(0)), False) / 9)
+
+
+def test_the_text_shows_the_tiles() -> None:
+    source = lower(program(lambda x, y: nv.exp(x) * y, BIG, BIG, names=["x", "y"])).source
+    assert "512x1024 rows in 8 tiles of 65536" in source
+    assert "np.exp(x, out=" in source
