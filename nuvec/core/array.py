@@ -412,8 +412,10 @@ def eval(*trees: Any) -> None:
         if isinstance(leaf, Array):
             if context.scope is not None:
                 _refuse_capture(leaf._node)
-            nodes.append(leaf._node)
-    evaluate(nodes)
+            if leaf._node.value is None:
+                nodes.append(leaf._node)
+    if nodes:
+        evaluate(nodes)
 
 
 __all__ = ["Array", "ShapeError", "eval", "from_numpy", "literal", "operand"]

@@ -36,6 +36,7 @@ from nuvec.transforms.donate import run_donating, to_donate
 from nuvec.transforms.entry import Entry, captured_nodes
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.ir_tools import label_leaves
+from nuvec.transforms.seen import SeenCalls
 from nuvec.transforms.sizes import Sizes
 from nuvec.transforms.static import Static
 
@@ -94,6 +95,9 @@ class Compiled:
         check_names(f"{name}: static_argnames", self._signature, static_argnames)
         self._sizes = Sizes(name_of(f)) if shapeless else None
         self._donate_argnums = donate_argnums
+        # Static arguments and donated ones are looked at in every call.
+        special = static_argnums or static_argnames or donate_argnums or shapeless
+        self._seen = None if special else SeenCalls(GUARDS)
 
     def __repr__(self) -> str:
         return f"<compiled {name_of(self._f)}, {len(self._cache)} signature(s)>"
@@ -103,6 +107,10 @@ class Compiled:
 
     @filtered
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._seen is not None and not kwargs and not context.traces:
+            found = self._seen(args)
+            if found is not None:
+                return found[0]
         if config.disable_compile:
             own = tree.map(lambda x: local_handle(x) if isinstance(x, Array) else x, (args, kwargs))
             return self._f(*own[0], **own[1])
@@ -117,6 +125,8 @@ class Compiled:
             places = self._donated_places(args, len(operands) - len(arrays))
             del arrays  # handles that would keep what is donated from being alone
             outs = self._run(entry, operands, places)
+            if self._seen is not None and not kwargs:
+                self._seen.add(next(reversed(self._cache)), args, entry)
         return tree.unflatten(entry.structure, outs[: len(entry.ir.outputs)])
 
     def _donated_places(self, args: Any, captures: int) -> list[int]:
@@ -174,9 +184,14 @@ class Compiled:
                 entry = self._sizes.entry(_key(structure, (), static), avals, record)
             # Computed anew: the trace may have been the first to ask for the default group.
             self._forget_ended()
+            if self._seen is not None:
+                for used in self._seen.used():
+                    if used in self._cache:
+                        self._cache.move_to_end(used)
             self._cache[_key(structure, avals, static)] = entry
             if len(self._cache) > CACHE_SIZE:
                 self._cache.popitem(last=False)
+                self._forget_seen()
         else:
             self._cache.move_to_end(key)
         return entry, arrays
@@ -189,6 +204,11 @@ class Compiled:
             queues.append(queue_of(Node(call_p, (), {"ir": entry.ir}, None)))
             if any(q is not None and q.ended for q in queues):
                 del self._cache[key]
+                self._forget_seen()
+
+    def _forget_seen(self) -> None:
+        if self._seen is not None:
+            self._seen.clear()
 
     def _arrays(self, leaves: Any, structure: Any, args: Any) -> list[Array]:
         name = name_of(self._f)
@@ -296,6 +316,7 @@ class Compiled:
     def clear_cache(self) -> None:
         """Forget every traced signature."""
         self._cache.clear()
+        self._forget_seen()
         if self._sizes is not None:
             self._sizes.bases.clear()
 

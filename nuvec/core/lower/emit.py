@@ -20,6 +20,7 @@ from nuvec.core import dtypes
 from nuvec.core.interpreter import lower_checked
 from nuvec.core.ir import IR, Atom, Eqn, Var
 from nuvec.core.lower.arena import Arenas, Scratch
+from nuvec.core.lower.layout import Layout
 from nuvec.core.lower.plan import Handover, Into, Placement, Step
 from nuvec.core.lower.tiles import Compile, TileLoop
 from nuvec.core.ops.build import convert_dtype
@@ -409,12 +410,22 @@ class _Emitter:
         if primitive is transpose_p:
             return f"{x}.transpose({params['permutation']})"
         if primitive is sum_p:
-            shape, dtype = eqn.inputs[0].aval.shape, eqn.inputs[0].aval.dtype
-            if dtypes.accumulation(dtype) is dtype and is_plain(shape, dtype, params["axes"]):
+            dtype = eqn.inputs[0].aval.dtype
+            if dtypes.accumulation(dtype) is dtype and self.is_plain(eqn):
                 return f"np.add.reduce({x}, {params['axes']}, {self.param('dtype', dtype)})"
         if primitive is convert_dtype and not dtypes.is_complex(eqn.inputs[0].aval.dtype):
             return f"{x}.astype({self.param('dtype', params['dtype'])})"
         return None
+
+    def is_plain(self, eqn: Eqn) -> bool:
+        """Whether a sum is one call of NumPy's: because it is short, or because all of it is along
+        the innermost axes, which NumPy adds pairwise."""
+        (x,) = eqn.inputs
+        axes, shape = eqn.params["axes"], x.aval.shape
+        if is_plain(shape, x.aval.dtype, axes):
+            return True
+        last = axes == tuple(range(len(shape) - len(axes), len(shape)))
+        return last and self.placement.layouts.get(x) is Layout.CONTIGUOUS  # type: ignore[arg-type]
 
 
 def _is_plain(value: Any) -> bool:

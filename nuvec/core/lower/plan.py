@@ -106,6 +106,7 @@ class Placement:
 
     into -- the outputs that go to arrays of the caller, and whether a step's target is that array
             (where not, they are copied there)
+    layouts -- what is known of each value's
     """
 
     steps: tuple[Step, ...]
@@ -113,7 +114,8 @@ class Placement:
     slots: tuple[int, ...]
     outputs: tuple[Handover, ...]
     memory: Memory
-    into: tuple[tuple[int, bool], ...] = ()
+    into: tuple[tuple[int, bool], ...]
+    layouts: Mapping[Var, Layout]
 
 
 @dataclass(eq=False)
@@ -178,7 +180,7 @@ class _Placer:
         for a in ir.outputs:
             if type(a) is Var:
                 self.last[a] = FOREVER
-        for n in donated:
+        for n in (*donated, *over.values()):
             v = ir.inputs[n]
             death = self.last.setdefault(v, -1)
             given = _Storage(owned=True, aval=v.aval, death=death, variables=[v], written=[v])
@@ -205,7 +207,8 @@ class _Placer:
         buffers, slots = self.fill_arena()
         steps = self.steps()
         outputs = self.handovers()
-        return Placement(steps, buffers, slots, outputs, self.memory(slots, outputs), into)
+        memory = self.memory(slots, outputs)
+        return Placement(steps, buffers, slots, outputs, memory, into, self.layouts)
 
     def goes_into(self, k: int) -> bool:
         """Let the caller's array for output k be the storage of its value, where that is one."""
@@ -214,16 +217,16 @@ class _Placer:
             return False
         (s,) = self.roots[a]
         whole = bool(s.written) and s.written[-1] is a
+        if k in self.over:
+            (given,) = self.roots[self.ir.inputs[self.over[k]]]
+            if s is given:
+                return whole  # it was computed there
+            if given.death >= s.first:
+                return False  # the input is read, or its memory used, when this is written
         if not whole or not s.out or s.kept or s.into is not None or s.aval is None:
             return False
         if s.aval.shape != a.aval.shape or s.aval.dtype != a.aval.dtype:
             return False
-        if k in self.over:
-            # It must not be written before the input it overwrites was read for the last time.
-            given = self.ir.inputs[self.over[k]]
-            (memory,) = self.roots[given]
-            if max(memory.death, self.last.get(given, -1)) >= s.first:
-                return False
         s.into = k
         return True
 

@@ -26,6 +26,7 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.ops.arithmetic import multiply, negative
 from nuvec.core.ops.build import elementwise_rule, real_inexact, unary
+from nuvec.core.ops.choosing import choose
 from nuvec.core.ops.exponential import exp
 from nuvec.core.primitive import Primitive
 
@@ -110,15 +111,17 @@ def _erf_block(x: Any) -> Any:
     outer = np.copysign(1 - np.exp(-t) * h / (1 + 2 * a), x)
     if not inner.any():
         return outer
-    return np.where(inner, x + x * _horner(centre, np.minimum(t, 1)), outer)
+    return choose(inner, x + x * _horner(centre, np.minimum(t, 1)), outer)
 
 
-def _erf_lower(x: Any) -> Any:
+def _erf_lower(x: Any, out: Any = None) -> Any:
     flat = np.ravel(x).astype(dtypes.accumulation(x.dtype), copy=False)
-    out = np.empty(flat.shape, x.dtype)
+    if out is None:
+        out = np.empty(np.shape(x), x.dtype)
+    whole = out.reshape(-1)  # a view: what is given is C-contiguous
     for start in range(0, flat.size, _BLOCK):
-        out[start : start + _BLOCK] = _erf_block(flat[start : start + _BLOCK])
-    return out.reshape(np.shape(x))
+        whole[start : start + _BLOCK] = _erf_block(flat[start : start + _BLOCK])
+    return out
 
 
 _SLOPE = 2 / math.sqrt(math.pi)
@@ -127,6 +130,7 @@ erf_p = Primitive(
     "erf", _erf_lower, elementwise_rule("erf"), "elementwise",
     # d erf(x) = 2/sqrt(pi) exp(-x^2)
     derivatives=(lambda out, x: multiply(exp(negative(multiply(x, x))), _SLOPE),),
+    out=True,
 )  # fmt: skip
 erf = unary(
     erf_p,

@@ -24,6 +24,7 @@ from nuvec.core.ops.build import (
     ordered,
     promote_operands,
 )
+from nuvec.core.ops.choosing import choose
 from nuvec.core.ops.comparison import as_condition, equal, greater, less
 from nuvec.core.ops.shape import unbroadcast
 from nuvec.core.primitive import Primitive
@@ -47,8 +48,8 @@ def _where_transpose(i: int, c: Array, out: Array, condition: Array, x: Array, y
     return unbroadcast(where(condition, 0, c), y.shape)
 
 
-where_p = Primitive("where", np.where, _where_rule, "elementwise", transpose=_where_transpose,
-                    linear="joint", linear_operands=(1, 2), selects=True)  # fmt: skip
+where_p = Primitive("where", choose, _where_rule, "elementwise", transpose=_where_transpose,
+                    linear="joint", linear_operands=(1, 2), selects=True, out=True)  # fmt: skip
 
 
 @filtered

@@ -278,7 +278,7 @@ def test_peak_is_what_a_run_takes() -> None:
         tracemalloc.stop()
     assert kept
     assert plan.memory.outputs == 500 * 4 + x.nbytes
-    assert plan.memory.peak == pytest.approx(measured, rel=0.05)
+    assert plan.memory.peak == pytest.approx(measured, rel=0.1)
 
 
 def test_a_long_chain_takes_little_time_and_memory() -> None:
