@@ -85,6 +85,7 @@ def same_bits(one: Buffer, other: Buffer) -> None:
     """Raise unless the arrays agree in dtype, shape and every bit."""
     assert isinstance(one, np.ndarray)
     assert (one.dtype, one.shape) == (other.dtype, other.shape)
+    assert one.flags.c_contiguous
     assert one.tobytes() == other.tobytes(), f"{one!r}\n{other!r}"
 
 

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
+from nuvec.core.config import config
 from nuvec.core.interpreter import lower_checked
 from nuvec.core.ir import IR, Atom, Eqn, Var
 from nuvec.core.lower.arena import Arenas, Scratch
 from nuvec.core.lower.layout import Layout
+from nuvec.core.lower.overlap import Started, under_way
 from nuvec.core.lower.plan import Handover, Into, Placement, Step
 from nuvec.core.lower.tiles import Compile, TileLoop
 from nuvec.core.ops.build import convert_dtype
@@ -139,6 +141,8 @@ class _Emitter:
         self.over: Mapping[int, int] = {}
         self.arenas: type[Arenas | Scratch] = Arenas
         self.loops: list[TileLoop] = []
+        self.started = ""  # the run's communications under way
+        self.pending: dict[Eqn, str] = {}
         self.ir = ir
         self.placement = placement
         self.names = _Names()
@@ -211,11 +215,25 @@ class _Emitter:
             self.lines.append(f"{arena} = {arenas}.take()")
             unpacked = ", ".join(self.buffers) + ("," if len(self.buffers) == 1 else "")
             self.lines.append(f"{unpacked} = {arena}")
+        steps = self.placement.steps
+        beside: dict[int, int] = {}
+        if "overlap" in config.passes:
+            beside = under_way([step.group for step in steps])
+        if beside:
+            self.started = self.names.new("started")
+            self.lines.append(f"{self.started} = {self.bind('Started', Started, '')}()")
         self.lines.append(f"{before} = {errors}.set({ignored})")
         self.lines.append("try:")
         outer, self.lines = self.lines, []
-        for step in self.placement.steps:
-            self.step(step)
+        for place, step in enumerate(steps):
+            self.wait([k for k, needed in beside.items() if needed == place], steps)
+            if place in beside:
+                self.start(step)
+            else:
+                if beside and step.group.eqns[0].effect:
+                    self.lines.append(f"{self.started}.catch_up()")
+                self.step(step)
+        self.wait([k for k, needed in beside.items() if needed == len(steps)], steps)
         self.copy_out()
         result = self.outputs()
         outer.extend(f"    {line}" for line in self.lines)
@@ -224,7 +242,31 @@ class _Emitter:
             self.lines.append(f"    {arenas}.give({arena})")
         self.lines.append(f"    return {result}")
         self.lines.append("finally:")
+        if beside:
+            self.lines.append(f"    {self.started}.end()")
         self.lines.append(f"    {errors}.reset({before})")
+
+    def start(self, step: Step) -> None:
+        """A communication that runs beside what follows."""
+        (eqn,) = step.group.eqns
+        function, _, arguments = self.call(eqn, step).partition("(")
+        name = self.names.new(f"{eqn.primitive.name}_started")
+        self.pending[eqn] = name
+        self.lines.append(f"{name} = {self.started}.start({function}, {arguments}{_comment(eqn)}")
+        self.let_go(step)
+
+    def wait(self, places: Sequence[int], steps: Sequence[Step]) -> None:
+        for place in places:
+            (eqn,) = steps[place].group.eqns
+            left = self.results(eqn)
+            self.lines.append(f"{left} = {self.pending[eqn]}.result(){_comment(eqn)}")
+
+    def results(self, eqn: Eqn) -> str:
+        """The names of an equation's results, new ones, as they stand on the left of a call."""
+        for v in eqn.outputs:
+            self.variables[v] = self.names.new(v.hint) if v.hint else self.fresh()
+        names = ", ".join(self.variables[v] for v in eqn.outputs)
+        return f"{names}," if eqn.primitive.multiple and len(eqn.outputs) == 1 else names
 
     def step(self, step: Step) -> None:
         if step.group.rows is not None:
@@ -232,22 +274,15 @@ class _Emitter:
         else:
             (eqn,) = step.group.eqns
             call = self.call(eqn, step)
-            for v in eqn.outputs:
-                self.variables[v] = self.names.new(v.hint) if v.hint else self.fresh()
-            outs = [self.variables[v] for v in eqn.outputs]
-            avals = ", ".join(str(v.aval) for v in eqn.outputs)
-            if eqn.primitive.multiple:
-                left = (
-                    "".join(f"{o}, " for o in outs).strip() if len(outs) == 1 else (", ".join(outs))
-                )
-                text = f"{left} = {call}" if outs else call
-            else:
-                text = f"{outs[0]} = {call}"
-            where = f"  {eqn.source}" if eqn.source else ""
-            self.lines.append(f"{text}  # {avals}{where}".rstrip(" #"))
-        dead = [self.variables[v] for v in step.dead if v.aval.nbytes >= DELETED]
-        if dead:
-            self.lines.append(f"del {', '.join(dead)}")
+            left = self.results(eqn)
+            text = f"{left} = {call}" if left else call
+            self.lines.append(f"{text}{_comment(eqn)}")
+        self.let_go(step)
+
+    def let_go(self, step: Step) -> None:
+        named = [v for v in step.dead if v.aval.nbytes >= DELETED and v in self.variables]
+        if named:
+            self.lines.append(f"del {', '.join(self.variables[v] for v in named)}")
 
     def tiles(self, step: Step) -> None:
         """A group that runs in tiles: one call of its loop, whose text stands in the header."""
@@ -426,6 +461,13 @@ class _Emitter:
             return True
         last = axes == tuple(range(len(shape) - len(axes), len(shape)))
         return last and self.placement.layouts.get(x) is Layout.CONTIGUOUS  # type: ignore[arg-type]
+
+
+def _comment(eqn: Eqn) -> str:
+    """What an equation makes, and the user's line."""
+    avals = ", ".join(str(v.aval) for v in eqn.outputs)
+    where = f"  {eqn.source}" if eqn.source else ""
+    return f"  # {avals}{where}".rstrip(" #")
 
 
 def _is_plain(value: Any) -> bool:

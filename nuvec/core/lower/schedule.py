@@ -1,8 +1,7 @@
 """IR -> groups in the order they run.
 
-The order is program order, so communications start in the order they were recorded, which is the
-order their peers expect.  This is the place to start a communication as soon as its operands are
-ready and to await it at its first use; until that is done it runs where it stands.
+The order is program order, but that communications start as soon as their operands are ready: in
+the order they were recorded, which is the order their peers expect (`overlap.py`).
 
 A group is a small program of its own, independent of what runs it: one equation, or equations
 that share their leading axes and run tile by tile (`fuse.py`).
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 
 from nuvec.core.ir import IR, Eqn, Var
 from nuvec.core.lower.fuse import Fusion, gather
+from nuvec.core.lower.overlap import start_early
 from nuvec.core.tiling import Role, Shape
 
 
@@ -45,7 +45,7 @@ def schedule(
     """The groups of an IR in the order they run.  Equations are fused where it is known which
     inputs are C-contiguous; sums over a group's rows join it only if they may be `partial`."""
     if contiguous is None:
-        return tuple(map(_single, ir.eqns))
+        return start_early([_single(e) for e in ir.eqns])
     uses: dict[Var, int] = {}
     for a in (*(a for e in ir.eqns for a in e.inputs), *ir.outputs):
         if type(a) is Var:
@@ -53,7 +53,7 @@ def schedule(
     groups: list[Group] = []
     for item in gather(ir, contiguous, partial):
         groups.extend(_tiled(item, uses) if isinstance(item, Fusion) else (_single(item),))
-    return tuple(groups)
+    return start_early(groups)
 
 
 def _single(eqn: Eqn) -> Group:
