@@ -16,17 +16,34 @@ from nuvec.core.ir import Aval, Eqn
 Shape = tuple[int, ...]
 
 
+class Rows(tuple[int, ...]):
+    """The leading axes that a group's equations share.
+
+    outer -- how many of them, the first, no tile straddles: it has rows of one index along them
+    """
+
+    outer: int
+
+    def __new__(cls, shape: Shape, outer: int = 0) -> Rows:
+        rows = super().__new__(cls, shape)
+        rows.outer = outer
+        return rows
+
+
 class Role(Enum):
     """How an operand is given to each tile.
 
     CUT -- its leading axes are the rows: a tile gets its own
+    OUTER -- it has the outer ones of the rows' axes, and is repeated over the others: a tile gets
+             its part, without leading axes
     SHARED -- it is repeated over the rows: every tile gets all of it, without leading axes
     WHOLE -- every tile gets all of it, as it is
     """
 
     CUT = 1
-    SHARED = 2
-    WHOLE = 3
+    OUTER = 2
+    SHARED = 3
+    WHOLE = 4
 
 
 class Tile(NamedTuple):
@@ -34,8 +51,8 @@ class Tile(NamedTuple):
 
     params -- of the equation on tiles, whose leading axes are one, the tile's rows
     roles  -- of the operands
-    partial -- the result has no rows: those of all tiles, one after the other along a new
-               leading axis, are combined by the same primitive over that axis, `axes=(0,)`
+    partial -- the result has no rows but the outer ones: those of the tiles, one after the other
+               along a new axis, are combined by the same primitive over that axis
     """
 
     params: dict[str, Any]
@@ -47,16 +64,18 @@ def has_rows(a: Aval, rows: Shape) -> bool:
     return a.shape[: len(rows)] == rows
 
 
-def aligned_roles(avals: Sequence[Aval], ndim: int, rows: Shape) -> tuple[Role, ...] | None:
+def aligned_roles(avals: Sequence[Aval], ndim: int, rows: Rows) -> tuple[Role, ...] | None:
     """The roles of operands that broadcast to a result of `ndim` axes; None where one of them
     is repeated over some of the leading axes and not over others."""
     roles = []
-    lead = len(rows)
+    lead, outer = len(rows), rows.outer
     for a in avals:
         if a.ndim == ndim and has_rows(a, rows):
             roles.append(Role.CUT)
         elif shared_shape(a.shape, ndim, lead) is not None:
             roles.append(Role.SHARED)
+        elif outer and a.ndim == ndim and a.shape[:lead] == rows[:outer] + (1,) * (lead - outer):
+            roles.append(Role.OUTER)
         else:
             return None
     return tuple(roles)
@@ -70,7 +89,7 @@ def shared_shape(shape: Shape, ndim: int, lead: int) -> Shape | None:
     return shape[over:] if all(n == 1 for n in shape[:over]) else None
 
 
-def tile_of(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+def tile_of(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
     """How a tile of `count` rows of an equation is computed; None where it cannot be cut."""
     primitive = eqn.primitive
     if primitive.tile is not None:

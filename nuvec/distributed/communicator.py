@@ -6,8 +6,8 @@ test suite such an implementation has to pass.
 What every implementation promises
 ----------------------------------
 *Messages.* Each operation takes a list of C-contiguous NumPy arrays, which together are one
-message, and returns a list of fresh arrays. The caller's arrays are neither modified nor aliased
-by the result, and may be reused as soon as the call returns.
+message, and returns a list of fresh ones, C-contiguous too. The caller's arrays are neither
+modified nor aliased by the result, and may be reused as soon as the call returns.
 
 *Order.* All ranks of a group make the same sequence of collective calls. `send` and `recv` pair
 up in order per (source, destination). Each rank calls from one thread at a time; `abort` alone

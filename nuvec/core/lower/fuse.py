@@ -14,36 +14,33 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from nuvec.core.ir import IR, Atom, Eqn, Var
-from nuvec.core.lower.layout import Layout, layouts_of
-from nuvec.core.tiling import Role, Shape, has_rows, tile_of
+from nuvec.core.ir import Atom, Eqn, Var
+from nuvec.core.lower.layout import Layout
+from nuvec.core.tiling import Role, Rows, Shape, has_rows, tile_of
 
 LEAST = 1 << 18  # bytes of a value below which tiles gain nothing
 ALONE = 1 << 20  # bytes of a value from which a single equation gains from threads
 TILE = 1 << 18  # bytes of a value's tile: a handful of them fits the second-level cache
 ARRAYS = 24  # arrays a group reads: more streams than memory serves well
-SEEN = 8  # groups looked at for an equation to join
 
 
 @dataclass
 class Fusion:
     """A group that is being gathered.
 
-    shape -- of its leading axes, `shape[:lead]` are its rows
+    shape -- of its leading axes, the first are its rows
+    rows -- these
+    partials -- whether sums over rows may join
     roles -- of what it reads and makes
     """
 
     shape: Shape
-    lead: int
-    partials: bool = True  # whether sums over rows may join
+    rows: Rows
+    partials: bool = True
     eqns: list[Eqn] = field(default_factory=list)
     roles: dict[Var, Role] = field(default_factory=dict)
     made: set[Var] = field(default_factory=set)
     partial: set[Var] = field(default_factory=set)
-
-    @property
-    def rows(self) -> Shape:
-        return self.shape[: self.lead]
 
     def add(self, eqn: Eqn, layout: Callable[[Atom], Layout]) -> bool:
         """Take an equation in, if there are leading axes all have in common."""
@@ -52,30 +49,38 @@ class Fusion:
             return False  # it is whole after the last tile
         if len((self.roles.keys() | operands) - self.made) > ARRAYS:
             return False
-        for lead in range(self.lead, 0, -1):
-            if lead == self.lead:
-                found = self._joined(self, (eqn,), layout)
-            else:
-                empty = Fusion(self.shape, lead, self.partials)
-                found = self._joined(empty, (*self.eqns, eqn), layout)
-            if found is not None:
-                self.lead, self.roles, self.made, self.partial = (
-                    lead, found.roles, found.made, found.partial,
-                )  # fmt: skip
-                self.eqns.append(eqn)
-                return True
-        return False
+        found = self._joined(self, (eqn,), layout)
+        if found is None and (not self.eqns or self.shared(eqn)):
+            # As many axes as possible; then those that leave some operands alone.
+            lead = len(self.rows)
+            ways = [(k, 0) for k in range(lead, 0, -1)]
+            ways += [(k, outer) for k in range(lead, 0, -1) for outer in range(1, k)]
+            for k, outer in ways:
+                rows = Rows(self.shape[:k], outer)
+                if rows != self.rows or outer != self.rows.outer:
+                    empty = Fusion(self.shape, rows, self.partials)
+                    found = self._joined(empty, (*self.eqns, eqn), layout)
+                    if found is not None and tile_rows(rows, found.widest()) is not None:
+                        break
+                    found = None
+        if found is None:
+            return False
+        self.rows, self.roles, self.made, self.partial = (
+            found.rows, found.roles, found.made, found.partial,
+        )  # fmt: skip
+        self.eqns.append(eqn)
+        return True
 
     @staticmethod
     def _joined(
         start: Fusion, eqns: Sequence[Eqn], layout: Callable[[Atom], Layout]
     ) -> Fusion | None:
         """What is known after these equations; None where one of them does not fit."""
+        rows = start.rows
         new = Fusion(
-            start.shape, start.lead, start.partials, [], dict(start.roles), set(start.made),
+            start.shape, rows, start.partials, [], dict(start.roles), set(start.made),
             set(start.partial),
         )  # fmt: skip
-        rows = start.rows
         for eqn in eqns:
             tile = tile_of(eqn, rows, 1)
             (out,) = eqn.outputs
@@ -131,8 +136,7 @@ class Fusion:
         """The most bytes that a row of a value has."""
         return max(
             row_bytes(a, self.rows)
-            for e in self.eqns for a in (*e.inputs, *e.outputs)
-            if type(a) is Var and self.roles.get(a) is Role.CUT
+            for a, role in self.roles.items() if role is Role.CUT
         )  # fmt: skip
 
 
@@ -140,13 +144,17 @@ def row_bytes(atom: Atom, rows: Shape) -> int:
     return math.prod(atom.aval.shape[len(rows) :]) * atom.aval.dtype.itemsize
 
 
-def tile_rows(rows: Shape, widest: int) -> tuple[int, int] | None:
-    """How many rows a tile has, and how many tiles there are; the last may have fewer rows, or
-    up to half as many again.  None for fewer than two tiles.
+def tile_rows(rows: Rows, widest: int) -> tuple[int, int] | None:
+    """How many rows a tile has, and how many tiles there are for each index of the outer axes;
+    the last of these may have fewer rows, or up to half as many again.  None for fewer than two
+    tiles, or small ones.
 
     Tiles begin at multiples of 16 rows (where they have as many): NumPy's vector loops then take
     the same elements together as they do for the whole array, to the last bit."""
-    count = math.prod(rows)
+    outer = math.prod(rows[: rows.outer])
+    count = math.prod(rows[rows.outer :])
+    if rows.outer and count * widest < TILE // 2:
+        return None
     tiles = max(1, round(count * widest / TILE))
     size = -(-count // tiles)
     if size >= 16:
@@ -154,61 +162,4 @@ def tile_rows(rows: Shape, widest: int) -> tuple[int, int] | None:
     tiles = max(1, count // size)
     if tiles > 1 and count - (tiles - 1) * size > size + size // 2:
         tiles += 1
-    return None if tiles < 2 else (size, tiles)
-
-
-def gather(ir: IR, contiguous: Sequence[bool], partial: bool) -> list[Fusion | Eqn]:
-    """The program as groups and single equations, in an order that can run.  `partial` lets sums
-    over a group's rows join it, which adds up in another order."""
-    layout = layouts_of(ir, contiguous)
-    items: list[Fusion | Eqn] = []
-    place: dict[Var, int] = {}
-    for eqn in ir.eqns:
-        after = max((place[a] for a in eqn.inputs if type(a) is Var and a in place), default=-1)
-        where = _join(eqn, items, after, layout) if _may_join(eqn) else None
-        if where is None:
-            where = len(items)
-            items.append(_start(eqn, layout, partial) or eqn)
-        for v in eqn.outputs:
-            place[v] = where
-    found: list[Fusion | Eqn] = []
-    for item in items:
-        if isinstance(item, Fusion) and not item.worth():
-            found.extend(item.eqns)
-        else:
-            found.append(item)
-    return found
-
-
-def _may_join(eqn: Eqn) -> bool:
-    return (
-        len(eqn.outputs) == 1
-        and not eqn.effect
-        and (eqn.primitive.kind == "elementwise" or eqn.primitive.tile is not None)
-    )
-
-
-def _join(
-    eqn: Eqn, items: list[Fusion | Eqn], after: int, layout: Callable[[Atom], Layout]
-) -> int | None:
-    """The number of the group that took the equation: of those that come no earlier than its
-    operands, one that has most of them in the cache, the latest of equals."""
-    recent: list[tuple[int, int, int, Fusion]] = []
-    for k in range(len(items) - 1, max(after, 0) - 1, -1):
-        item = items[k]
-        if isinstance(item, Fusion):
-            recent.append((-item.shared(eqn), len(recent), k, item))
-            if len(recent) == SEEN:
-                break
-    return next((k for _, _, k, item in sorted(recent) if item.add(eqn, layout)), None)
-
-
-def _start(eqn: Eqn, layout: Callable[[Atom], Layout], partial: bool) -> Fusion | None:
-    """A group that begins with this equation; None where it cannot be one's first."""
-    if not _may_join(eqn) or eqn.primitive.kind == "view":
-        return None
-    largest = max((*eqn.inputs, *eqn.outputs), key=lambda a: a.aval.nbytes).aval
-    if largest.nbytes < LEAST:
-        return None
-    fusion = Fusion(largest.shape, largest.ndim, partials=partial)
-    return fusion if fusion.add(eqn, layout) else None
+    return None if tiles * outer < 2 else (size, tiles)

@@ -28,14 +28,13 @@ from nuvec.core.lower.inplace import keeps_bits_in_place
 from nuvec.core.lower.layout import ALIASES, Layout, layout_of, result_layout
 from nuvec.core.lower.schedule import Group
 from nuvec.core.primitive import Primitive
-from nuvec.core.tiling import has_rows
 
 # The results of these are new memory; a test holds the table of cases against it.
 FRESH_KINDS = frozenset(("reduction", "contraction", "random"))
 FRESH = frozenset((
-    "complex", "convert_dtype", "erf", "imag", "masked_product", "pad", "power", "real",
-    "scatter_add", "scatter_set", "sigmoid", "where", "window_deal", "window_pick",
-    "window_spread",
+    "add_along", "complex", "convert_dtype", "erf", "imag", "masked_product", "pad", "power",
+    "real", "scatter_add", "scatter_set", "sigmoid", "take_along", "where", "window_deal",
+    "window_pick", "window_spread",
 ))  # fmt: skip
 FOREVER = 1 << 60
 CLUMP = 8  # storages a value may share before they are no longer told apart
@@ -277,12 +276,11 @@ class _Placer:
 
     def visit_tiles(self, i: int, group: Group) -> None:
         """The outputs of a group that runs in tiles are new, or over its dead operands."""
-        assert group.rows is not None
         self.layouts.update(dict.fromkeys(group.outputs, Layout.CONTIGUOUS))
         targets: list[Var | _Storage | None] = []
         taken: set[Var] = set()
         for v in group.outputs:
-            if not has_rows(v.aval, group.rows):  # the sum of the tiles' sums is made at the end
+            if v in group.partial:  # the sum of the tiles' sums is made at the end
                 self.new(i, v, out=False)
                 targets.append(None)
                 continue

@@ -16,7 +16,9 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.ir import Atom, Eqn, Literal
 from nuvec.core.lower.layout import ALIASES, Layout
+from nuvec.core.ops.arithmetic import multiply_p
 from nuvec.core.ops.build import convert_dtype
+from nuvec.core.ops.contraction import dot_general_p, free_axes
 from nuvec.core.ops.differentiation import optimization_barrier_p
 from nuvec.core.ops.shape import broadcast_to_p, reshape_p, transpose_p
 from nuvec.core.primitive import MARK, Primitive
@@ -36,6 +38,9 @@ class Known(Protocol):
 
     def uniform(self, atom: Atom) -> Literal | None:
         """The literal an operand repeats in all its elements, if that is known."""
+
+    def make(self, primitive: Primitive, inputs: tuple[Atom, ...], **params: Any) -> Atom:
+        """Put an equation in front, and give its result."""
 
 
 class Equation(NamedTuple):
@@ -226,6 +231,33 @@ def _broadcast_sinking(eqn: Eqn, known: Known) -> Replacement:
     return Equation(eqn.primitive, tuple(inputs), eqn.params)
 
 
+# Products with nothing to sum
+
+
+def _outer_product(eqn: Eqn, known: Known) -> Replacement:
+    """Elementwise, as its lowering computes it: it can run in tiles with what uses it."""
+    (xc, yc), (xb, yb) = eqn.params["contract"], eqn.params["batch"]
+    x, y = eqn.inputs
+    shape, dtype = eqn.outputs[0].aval.shape, x.aval.dtype
+    if any(x.aval.shape[a] != 1 for a in xc) or dtypes.accumulation(dtype) is not dtype:
+        return None
+    rows, columns = free_axes(x.aval.ndim, xc, xb), free_axes(y.aval.ndim, yc, yb)
+    batch, m = len(xb), len(rows)
+    wide = (*shape[: batch + m], *(1,) * len(columns))
+    tall = (*shape[:batch], *(1,) * m, *shape[batch + m :])
+    operands = (_ordered(x, (*xb, *rows, *xc), wide, known),
+                _ordered(y, (*yb, *columns, *yc), tall, known))  # fmt: skip
+    return Equation(multiply_p, operands, {})
+
+
+def _ordered(x: Atom, order: tuple[int, ...], shape: tuple[int, ...], known: Known) -> Atom:
+    """The transpose of an operand, reshaped."""
+    moved = [a for a in order if x.aval.shape[a] != 1]
+    if moved != sorted(moved):
+        x = known.make(transpose_p, (x,), permutation=order)
+    return x if x.aval.shape == shape else known.make(reshape_p, (x,), shape=shape)
+
+
 # Conversions
 
 
@@ -289,6 +321,9 @@ ROWS: tuple[Row, ...] = (
         "what is repeated twice is repeated", _only(broadcast_to_p), _broadcast_broadcast),
     Row("f(broadcast_to(x, s), y)", "f(x, y)",
         "a ufunc repeats its operands itself, with the same strides", None, _broadcast_sinking),
+    Row("dot_general(x, y) over axes of size 1", "multiply(x, y)",
+        "a sum of one product is the product, which is how it is computed",
+        _only(dot_general_p), _outer_product),
     Row("convert(convert(x, d), e)", "convert(x, e)", "d holds every value of x's dtype",
         _only(convert_dtype), _convert_convert),
     Row("convert(x, x.dtype)", "x", "nothing changes", _only(convert_dtype), _convert_same),

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nuvec.core.ir import IR, Eqn, Var
-from nuvec.core.lower.fuse import Fusion, gather
+from nuvec.core.lower.fuse import Fusion
+from nuvec.core.lower.gather import gather
 from nuvec.core.lower.overlap import start_early
-from nuvec.core.tiling import Role, Shape
+from nuvec.core.tiling import Role, Rows
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,15 @@ class Group:
     rows -- the leading axes that the equations share, along which the group is cut into tiles;
             None for a single equation that runs whole
     cut  -- the inputs that have these axes, in the order of `inputs`
+    partial -- the outputs that are sums over tiles
     """
 
     eqns: tuple[Eqn, ...]
     inputs: tuple[Var, ...]
     outputs: tuple[Var, ...]
-    rows: Shape | None = None
+    rows: Rows | None = None
     cut: tuple[Var, ...] = ()
+    partial: tuple[Var, ...] = ()
 
     @property
     def ir(self) -> IR:
@@ -89,5 +92,6 @@ def _tiled(fusion: Fusion, uses: dict[Var, int]) -> list[Group]:
     ))  # fmt: skip
     outputs = tuple([v for e in eqns for v in e.outputs if v in outside])
     cut = tuple([v for v in inputs if fusion.roles[v] is Role.CUT])
-    group = Group(eqns, inputs, outputs, fusion.rows, cut)
+    partial = tuple([v for v in outputs if v in fusion.partial])
+    group = Group(eqns, inputs, outputs, fusion.rows, cut, partial)
     return [*map(_single, before), group, *map(_single, after)]

@@ -16,6 +16,7 @@ from nuvec.core.interpreter import lower_eqn
 from nuvec.core.ir import IR, Atom, Eqn, Literal, Var
 from nuvec.core.lower.layout import Layout, layout_of, result_layout
 from nuvec.core.lower.rules import Equation, rows_for
+from nuvec.core.primitive import Primitive
 
 FOLD_LIMIT = 1 << 20  # bytes of a constant computed ahead
 NOT_FOLDED = frozenset(("random", "call", "effect"))  # large for what they are made of, or opaque
@@ -81,6 +82,11 @@ class _Simplifier:
     def uniform(self, atom: Atom) -> Literal | None:
         found = self.scalar(atom)
         return self.uniforms.get(atom) if found is None and type(atom) is Var else found
+
+    def make(self, primitive: Primitive, inputs: tuple[Atom, ...], **params: Any) -> Atom:
+        out = Var(primitive.infer(tuple([a.aval for a in inputs]), params))
+        self.visit(Eqn(primitive, inputs, (out,), params))
+        return self.resolve(out)
 
     # One equation
 

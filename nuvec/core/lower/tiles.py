@@ -18,6 +18,7 @@ from nuvec.core.ir import IR, Eqn, Var, aval
 from nuvec.core.lower.fuse import row_bytes, tile_rows
 from nuvec.core.lower.threads import run_all, thread_count
 from nuvec.core.ops.summation import reduced_sum
+from nuvec.core.profiler import Shares
 from nuvec.core.tiling import Role, Shape, shared_shape, tile_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from nuvec.core.lower.schedule import Group
 
 PER_THREAD = 2  # tiles a thread must have to be worth waking
+
+
+Run = Callable[[int], None]  # of the tile of a number
 
 
 class Body(NamedTuple):
@@ -43,7 +47,8 @@ class TileLoop:
     """`loop(*operands, out=arrays) -> list`: the group's outputs.
 
     over -- output -> the input whose memory it is given
-    size, tiles -- how many rows a tile has, and how many tiles there are
+    size, tiles -- how many rows a tile has, and how many tiles there are for each index of the
+            outer axes
     """
 
     def __init__(
@@ -52,12 +57,13 @@ class TileLoop:
         assert group.rows is not None
         self.group, self.rows, self.names = group, group.rows, names
         self.over, self.compile_tile = over, compile_tile
-        self.count = math.prod(self.rows)
+        self.outer = math.prod(self.rows[: self.rows.outer])
+        self.inner = math.prod(self.rows[self.rows.outer :])
         cut = self._analyse()
         layout = tile_rows(self.rows, max(row_bytes(a, self.rows) for a in cut))
         assert layout is not None
         self.size, self.tiles = layout
-        self.last = self.count - (self.tiles - 1) * self.size
+        self.last = self.inner - (self.tiles - 1) * self.size
         self.main = self._body(self.size)
         self.rest = self.main if self.last == self.size else self._body(self.last)
 
@@ -65,9 +71,8 @@ class TileLoop:
         """What each input and output is to a tile; the values that have rows."""
         lead = len(self.rows)
         roles: dict[Var, Role] = {}
-        shapes: dict[Var, Shape] = {}
+        shapes: dict[Var, Shape] = {}  # of what every tile gets of an input
         cut: set[Var] = set()
-        partial: set[Var] = set()
         for e in self.group.eqns:
             tile = tile_of(e, self.rows, 1)
             assert tile is not None
@@ -75,23 +80,20 @@ class TileLoop:
                 if type(a) is not Var:
                     continue
                 roles[a] = role
-                shapes[a] = a.aval.shape
+                shape: Shape | None = a.aval.shape
+                if role is Role.SHARED:
+                    shape = shared_shape(a.aval.shape, e.outputs[0].aval.ndim, lead)
+                elif role is not Role.WHOLE:
+                    shape = a.aval.shape[lead:]
+                assert shape is not None
+                shapes[a] = shape
                 if role is Role.CUT:
                     cut.add(a)
-                elif role is Role.SHARED:
-                    shape = shared_shape(a.aval.shape, e.outputs[0].aval.ndim, lead)
-                    assert shape is not None
-                    shapes[a] = shape
-            if tile.partial:
-                partial.update(e.outputs)
-            else:
+            if not tile.partial:
                 cut.update(e.outputs)
-        self.cut = [roles[v] is Role.CUT for v in self.group.inputs]
-        self.given = [
-            (self.count, *v.aval.shape[lead:]) if c else shapes[v]
-            for v, c in zip(self.group.inputs, self.cut, strict=True)
-        ]
-        self.partial = [v in partial for v in self.group.outputs]
+        self.roles = [roles[v] for v in self.group.inputs]
+        self.shapes = [shapes[v] for v in self.group.inputs]
+        self.partial = [v in self.group.partial for v in self.group.outputs]
         return cut
 
     def _body(self, rows: int) -> Body:
@@ -108,8 +110,8 @@ class TileLoop:
             return new[v]
 
         inputs = tuple([
-            renew(v, (rows, *shape[1:]) if cut else shape)
-            for v, cut, shape in zip(self.group.inputs, self.cut, self.given, strict=True)
+            renew(v, (rows, *shape) if role is Role.CUT else shape)
+            for v, role, shape in zip(self.group.inputs, self.roles, self.shapes, strict=True)
         ])  # fmt: skip
         eqns = []
         for e in self.group.eqns:
@@ -117,7 +119,9 @@ class TileLoop:
             assert tile is not None
             operands = tuple([new[a] if isinstance(a, Var) else a for a in e.inputs])
             (out,) = e.outputs
-            shape = out.aval.shape if tile.partial else (rows, *out.aval.shape[len(self.rows) :])
+            shape = out.aval.shape[self.rows.outer :]
+            if not tile.partial:
+                shape = (rows, *out.aval.shape[len(self.rows) :])
             eqns.append(Eqn(e.primitive, operands, (renew(out, shape),), tile.params, e.source))
         return IR(inputs, (), tuple(eqns), tuple([new[v] for v in self.group.outputs]))
 
@@ -130,43 +134,76 @@ class TileLoop:
         each = max(self.main.scratch, self.rest.scratch)
         return self.threads() * each + self.tiles * partial
 
+    @property
+    def total(self) -> int:
+        """How many tiles there are in all."""
+        return self.outer * self.tiles
+
     def threads(self) -> int:
         """How many run tiles at the same time."""
         if "threads" not in config.passes:
             return 1
-        return max(1, min(thread_count(), self.tiles // PER_THREAD))
+        return max(1, min(thread_count(), self.outer * self.tiles // PER_THREAD))
 
     def describe(self) -> str:
         """What the loop does, for the text of the program that calls it."""
-        name = "x".join(map(str, self.rows))
-        own = f"; the last has {self.last}" if self.last != self.size else ""
+        each = f"{self.tiles} tiles of {self.size}" if self.tiles > 1 else "one tile"
+        if self.last != self.size:
+            each += f", the last of {self.last}"
+        name = "x".join(map(str, self.rows[self.rows.outer :])) + f" rows in {each}"
+        if self.rows.outer:
+            name = f"{'x'.join(map(str, self.rows[: self.rows.outer]))} times {name}"
         text = self.main.emitted.source.replace("\n", "\n#     ").rstrip("# \n")
-        return f"{name} rows in {self.tiles} tiles of {self.size}{own}, each by\n#     {text}"
+        return f"{name}, each by\n#     {text}"
 
-    def __call__(self, *values: Any, out: Sequence[Any] = ()) -> list[Any]:
-        lead, size, tiles, cut = len(self.rows), self.size, self.tiles, self.cut
-        given = [x.reshape(shape) for x, shape in zip(values, self.given, strict=True)]
-        into = [o.reshape((self.count, *o.shape[lead:])) for o in out]
+    def recorded(self, *values: Any, out: Sequence[Any] = ()) -> list[Any]:
+        """The same while a profile is open, which is told what each thread did."""
+        shares = Shares()
+        try:
+            return self(*values, out=out, around=shares.around)
+        finally:
+            shares.end()
+
+    def __call__(
+        self, *values: Any, out: Sequence[Any] = (), around: Callable[[Run], Run] | None = None
+    ) -> list[Any]:
+        inner, size, tiles = self.inner, self.size, self.tiles
+        count = self.outer * inner
+        given = [
+            x if role is Role.WHOLE else x.reshape((count, *shape)) if role is Role.CUT
+            else x.reshape((self.outer, *shape)) if role is Role.OUTER else x.reshape(shape)
+            for x, role, shape in zip(values, self.roles, self.shapes, strict=True)
+        ]  # fmt: skip
+        into = [o.reshape((count, *o.shape[len(self.rows) :])) for o in out]
+        kept = self.rows.outer
         sums = [
-            np.empty((tiles, *v.aval.shape), v.aval.dtype)
+            np.empty((self.outer, tiles, *v.aval.shape[kept:]), v.aval.dtype)
             for v, p in zip(self.group.outputs, self.partial, strict=True) if p
         ]  # fmt: skip
-        main, rest = self.main.emitted.function, self.rest.emitted.function
+        main, rest, roles = self.main.emitted.function, self.rest.emitted.function, self.roles
 
-        def run(t: int) -> None:
-            start = t * size
+        def run(number: int) -> None:
+            place, t = divmod(number, tiles)
+            start = place * inner + t * size
             if t < tiles - 1:
                 rows, body = slice(start, start + size), main
             else:
-                rows, body = slice(start, None), rest
-            mine = [x[rows] if c else x for x, c in zip(given, cut, strict=True)]
+                rows, body = slice(start, (place + 1) * inner), rest
+            mine = [
+                x[rows] if role is Role.CUT else x[place] if role is Role.OUTER else x
+                for x, role in zip(given, roles, strict=True)
+            ]
             found = body(*mine, *[o[rows] for o in into])
             for total, part in zip(sums, found, strict=True):
-                total[t] = part
+                total[place, t] = part
 
-        run_all(run, tiles, self.threads())
+        work = run if around is None else around(run)
+        run_all(work, self.total, self.threads())
         whole, parts = iter(out), iter(sums)
-        return [
-            reduced_sum(next(parts), (0,)) if p else next(whole)  # in the order of the tiles
-            for p in self.partial
-        ]
+        return [self._combined(next(parts)) if p else next(whole) for p in self.partial]
+
+    def _combined(self, parts: Any) -> Any:
+        """The sums of the tiles' sums, in the order of the tiles."""
+        if not self.rows.outer:
+            return reduced_sum(parts[0], (0,))
+        return reduced_sum(parts, (1,)).reshape(self.rows[: self.rows.outer] + parts.shape[2:])

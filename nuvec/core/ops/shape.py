@@ -22,7 +22,7 @@ from nuvec.core.ops.build import (
 )
 from nuvec.core.ops.summation import reduced_sum
 from nuvec.core.primitive import Primitive
-from nuvec.core.tiling import Role, Shape, Tile, aligned_roles, has_rows
+from nuvec.core.tiling import Role, Rows, Tile, aligned_roles, has_rows
 from nuvec.core.traceback import filtered
 
 # reshape: the transpose is the reshape back
@@ -44,7 +44,7 @@ def _reshape_vmap(
     return reshape_p.bind(move_axis(x, axes[0], 0), shape=(size, *shape)), 0
 
 
-def _reshape_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+def _reshape_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
     shape = eqn.params["shape"]
     if not has_rows(eqn.inputs[0].aval, rows) or shape[: len(rows)] != rows:
         return None
@@ -118,7 +118,7 @@ def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
-def _transpose_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+def _transpose_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
     permutation, lead = eqn.params["permutation"], len(rows)
     if not has_rows(eqn.inputs[0].aval, rows) or permutation[:lead] != tuple(range(lead)):
         return None
@@ -196,7 +196,7 @@ def _broadcast_vmap(
     return broadcast_to_p.bind(x, shape=(size, *shape)), 0
 
 
-def _broadcast_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+def _broadcast_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
     shape = eqn.params["shape"]
     roles = aligned_roles([eqn.inputs[0].aval], len(shape), rows)
     if roles is None or shape[: len(rows)] != rows:
@@ -274,7 +274,7 @@ def reduction_vmap(primitive: Callable[[], Primitive]) -> Any:
     return vmap
 
 
-def rowwise_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
+def rowwise_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
     """A reduction over the last axes: the elements of each row are taken in the same order."""
     axes, x, lead = eqn.params["axes"], eqn.inputs[0].aval, len(rows)
     last = tuple(range(x.ndim - len(axes), x.ndim))
@@ -283,16 +283,17 @@ def rowwise_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
     return Tile({"axes": tuple([a - lead + 1 for a in axes])}, (Role.CUT,))
 
 
-def _sum_tile(eqn: Eqn, rows: Shape, count: int) -> Tile | None:
-    """Over the last axes alone, or over all rows: then the tiles' sums are summed."""
+def _sum_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
+    """Over the last axes alone, or over the rows: then the tiles' sums are summed."""
     axes, x, lead = eqn.params["axes"], eqn.inputs[0].aval, len(rows)
     if dtypes.accumulation(x.dtype) is not x.dtype:
         return None  # it is rounded once, at the end
-    if axes[:lead] != tuple(range(lead)):
+    over = tuple([a for a in axes if a < lead])
+    if not over:
         return rowwise_tile(eqn, rows, count)
-    if not has_rows(x, rows):
+    if over != tuple(range(rows.outer, lead)) or not has_rows(x, rows):
         return None
-    return Tile({"axes": (0, *[a - lead + 1 for a in axes[lead:]])}, (Role.CUT,), partial=True)
+    return Tile({"axes": (0, *[a - lead + 1 for a in axes[len(over) :]])}, (Role.CUT,), partial=True)
 
 
 sum_p: Primitive = Primitive(

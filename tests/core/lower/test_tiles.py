@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import nuvec as nv
+import nuvec.nn as nn
 from nuvec.core import dtypes
 from nuvec.core.ir import aval
 from nuvec.core.lower import fuse, lower
 from nuvec.core.lower.fuse import tile_rows
 from nuvec.core.lower.threads import run_all
 from nuvec.core.primitive import NOT_BATCHABLE, TABLE
+from nuvec.core.tiling import Rows
 from nuvec.nn.labels import class_index
 from nuvec.testing import check_compile
 from tests.cases.case import Case
@@ -102,6 +104,85 @@ def test_other_axes_do_not() -> None:
     assert _groups(lambda x: nv.exp(nv.transpose(x)) + 1, BIG) == []
 
 
+@pytest.mark.parametrize(
+    ("function", "joined"),
+    [
+        (lambda x: nv.concatenate([nv.exp(x), x], axis=1) + 1, ["exp", "concatenate", "add"]),
+        (lambda x: nv.exp(x)[:, 3:700:2] * 2, ["exp", "slice", "multiply"]),
+        (lambda x: (lambda y: y[:, :512] - y[:, 512:])(nv.exp(x)),
+         ["exp", "slice", "slice", "subtract"]),
+        (lambda x: nv.pad(nv.exp(x), ((0, 0), (1, 2))) + 1, ["exp", "pad", "add"]),
+        (lambda x: nv.argmax(nv.exp(x), axis=1) + nv.argmin(x, axis=1),
+         ["exp", "argmax", "argmin", "add"]),
+    ],
+    ids=["concatenate", "slice", "halves", "pad", "argmax"],
+)  # fmt: skip
+def test_what_works_behind_the_rows_joins(function, joined) -> None:
+    generator = np.random.Generator(np.random.PCG64(0))
+    (names,) = _groups(function, BIG)
+    assert sorted(names) == sorted(joined)
+    check(program(function, BIG), random_values(BIG, generator))
+    cube = f4(32, 16, 1024)  # rows of two axes, or of one
+
+    def deeper(x):
+        return nv.reshape(function(nv.reshape(x, (512, 1024))), (32, 16, -1)) * 2
+
+    check(program(deeper, cube), random_values(cube, generator))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: nv.concatenate([nv.exp(x), x], axis=0) + 1,
+        lambda x: nv.exp(x)[1:] * 2,
+        lambda x: nv.exp(x)[::-1] * 2,
+        lambda x: nv.pad(nv.exp(x), ((1, 0), (1, 2))) + 1,
+        lambda x: nv.argmax(nv.exp(x), axis=0),
+    ],
+    ids=["concatenate", "slice", "flip", "pad", "argmax"],
+)
+def test_what_works_along_the_rows_does_not(function) -> None:
+    for names in _groups(function, BIG):
+        assert {"concatenate", "slice", "pad", "argmax"}.isdisjoint(names)
+    check(program(function, BIG), random_values(BIG, np.random.Generator(np.random.PCG64(0))))
+
+
+def test_cross_entropy_and_its_gradient_are_one_group() -> None:
+    def function(logits, labels):
+        loss = nv.value_and_grad(lambda x: nn.losses.cross_entropy(x, labels, reduction="mean"))
+        return list(loss(logits))
+
+    avals = f4(512, 1000), aval((512,), dtypes.int32)
+    names = [e.primitive.name for e in program(function, *avals).eqns]
+    assert {"take_along", "add_along"} <= set(names)
+    assert {"gather", "scatter_add"}.isdisjoint(names)
+    (group,) = _groups(function, *avals)
+    assert {"max", "exp", "log", "take_along", "add_along", "sum"} <= set(group)
+    alone = [g for g in lower(program(function, *avals)).groups if g.rows is None]
+    assert {g.eqns[0].primitive.name for g in alone} <= {"class_index", "reshape", "divide"}
+
+
+def test_sums_over_some_of_the_rows() -> None:
+    def function(x, y):
+        z = nv.reshape(x, (8, 784, 1)) * nv.reshape(y, (8, 1, 512))
+        return nv.sum(z * z, axis=(1, 2))
+
+    ir = program(function, f4(8, 784), f4(8, 512))
+    (group,) = [g for g in lower(ir).groups if g.rows is not None]
+    assert [e.primitive.name for e in group.eqns] == ["multiply", "multiply", "sum"]
+    assert (group.rows, group.rows.outer) == ((8, 784), 1)
+    generator = np.random.Generator(np.random.PCG64(0))
+    x, y = (random_values(v.aval, generator, special=False) for v in ir.inputs)
+    (found,) = lower(ir).run(x, y)
+    wide = np.einsum("bi,bj->bij", x.astype(np.float64), y.astype(np.float64)) ** 2
+    np.testing.assert_allclose(found, wide.sum((1, 2)), rtol=1e-6)
+
+
+def test_an_outer_product_is_elementwise() -> None:
+    (names,) = _groups(lambda x, y: nv.exp(nv.outer(x, y)), f4(512), f4(1024))
+    assert names == ["multiply", "exp"]
+
+
 def test_a_view_that_is_used_outside_stays_one() -> None:
     def function(x):
         y = nv.exp(x) * 2
@@ -144,7 +225,7 @@ def test_effects_and_what_depends_on_them_keep_their_order() -> None:
 @pytest.mark.parametrize("count", [2, 3, 31, 1000, 4096, 65537, 4194304])
 @pytest.mark.parametrize("width", [1, 4, 40, 4000, 100000])
 def test_borders(count: int, width: int) -> None:
-    found = tile_rows((count,), width)
+    found = tile_rows(Rows((count,)), width)
     if found is None:
         assert count * width < 2 * fuse.TILE
         return
