@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from _worker import environment_of
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 IN_THIS_ENVIRONMENT = ("nuvec", "numpy")
 
@@ -29,7 +31,10 @@ def find_python(name: str, given: Mapping[str, str]) -> str | None:
         return given[name]
     if name in IN_THIS_ENVIRONMENT:
         return sys.executable
-    python = peers_directory() / name / "bin" / "python"
+    owner = environment_of(name)
+    if owner in given:
+        return given[owner]
+    python = peers_directory() / owner / "bin" / "python"
     return str(python) if python.exists() else None
 
 
@@ -60,7 +65,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=_environment(name, threads),
+            env=environment_for(name, threads),
         )
 
     def ask(self, do: str, **details: Any) -> dict[str, Any]:
@@ -94,12 +99,13 @@ class Worker:
             self._process.wait()
 
 
-def _environment(name: str, threads: int) -> dict[str, str]:
+def environment_for(name: str, threads: int) -> dict[str, str]:
     """The same number of threads for everybody's linear algebra, and no accelerator."""
     environment = dict(os.environ)
     for library in ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR"):
         environment[f"{library}_NUM_THREADS"] = str(threads)
     environment["JAX_PLATFORMS"] = "cpu"
+    environment["NPROC"] = str(threads)  # read by XLA for the size of its pool
     if name == "jax" and threads == 1:
         environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     if name == "nuvec":

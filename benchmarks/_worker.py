@@ -4,8 +4,9 @@ It is started by `_peers.Worker` as `PYTHON benchmark.py --worker FRAMEWORK` and
 object a line on standard input with one a line on standard output:
 
     {"do": "prepare", "case": "gradient", "seconds": 0.1}
-        -> {"result": base64 of float64 bytes, "first": s of the first call, "calls": in a round}
-    {"do": "round", "case": "gradient"}     -> {"seconds": per call}
+        -> {"result": [base64 of float64 bytes, for each array], "first": s of the first call,
+            "calls": in a round}
+    {"do": "round"}                         -> {"seconds": per call of the case prepared last}
     {"do": "memory"}                        -> {"peak_mb": of the process so far}
     {"do": "version"}                       -> {"version": of the framework}
 
@@ -21,17 +22,24 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 Task = Callable[[], Any]
-"""Does a case's work once, to the end (lazy frameworks evaluate), and returns its arrays."""
+"""Does a case's work once, to the end (lazy frameworks evaluate), and returns its arrays.
+
+They may be nested in lists, tuples and dicts, and in the framework's own memory: only `prepare`
+converts them, before the task is called again (which may write over them).
+"""
 
 Framework = Callable[[], Mapping[str, Task]]
-"""Imports the framework and builds its task for every case it can do."""
+"""Imports the framework and builds its task for every case it can do; the mapping may build one
+when it is asked for it, and is asked again only for another turn of the whole case."""
+
+SAMPLE = 4096  # numbers of a large array that are compared; its mean and its size are too
 
 
 def serve(name: str, framework: Framework) -> None:
@@ -54,31 +62,37 @@ class _Worker:
         self._name = name
         self._framework = framework
         self._tasks: Mapping[str, Task] | None = None
-        self._calls: dict[str, int] = {}
+        self._task: Task | None = None  # of the case prepared last
+        self._calls = 0
 
     def version(self) -> dict[str, Any]:
         # nuvec is run from the checkout, whatever may be installed beside it.
-        return {"version": "(this checkout)" if self._name == "nuvec" else version(self._name)}
+        if self._name == "nuvec":
+            return {"version": "(this checkout)"}
+        return {"version": version(environment_of(self._name))}
 
     def prepare(self, case: str, seconds: float) -> dict[str, Any]:
         """Run a case once for its result, then find how many calls a round of `seconds` takes."""
         if self._tasks is None:
             self._tasks = self._framework()
+        self._task = None  # the memory of the case before is free for this one
         if case not in self._tasks:
             return {"missing": True}
-        task = self._tasks[case]
+        task = self._task = self._tasks[case]
         start = time.perf_counter()
         result = task()
         first = time.perf_counter() - start
+        numbers = _encode(result)
+        del result
         calls = 1
         while (spent := _time(task, calls)) < seconds / 4:
             calls *= 2
-        self._calls[case] = max(1, round(calls * seconds / spent))
-        return {"result": _encode(result), "first": first, "calls": self._calls[case]}
+        self._calls = max(1, round(calls * seconds / spent))
+        return {"result": numbers, "first": first, "calls": self._calls}
 
-    def round(self, case: str) -> dict[str, Any]:
-        assert self._tasks is not None, "prepare comes first"
-        return {"seconds": _time(self._tasks[case], self._calls[case]) / self._calls[case]}
+    def round(self) -> dict[str, Any]:
+        assert self._task is not None, "prepare comes first"
+        return {"seconds": _time(self._task, self._calls) / self._calls}
 
     def memory(self) -> dict[str, Any]:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -92,12 +106,36 @@ def _time(task: Task, calls: int) -> float:
     return time.perf_counter() - start
 
 
-def _encode(result: Any) -> str:
-    arrays = result if isinstance(result, list | tuple) else [result]
-    flat = [np.asarray(array, dtype=np.float64).ravel() for array in arrays]
-    return base64.b64encode(np.concatenate(flat).tobytes()).decode()
+def environment_of(framework: str) -> str:
+    """Whose environment a framework lives in: that of "torch-compile" is torch's."""
+    return framework.split("-")[0]
 
 
-def decode(result: str) -> np.ndarray:
-    """The numbers of a `prepare` answer's result, all arrays one after another."""
-    return np.frombuffer(base64.b64decode(result), np.float64)
+def _encode(result: Any) -> list[str]:
+    return [base64.b64encode(_digest(a).tobytes()).decode() for a in _leaves(result)]
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict):
+        tree = [tree[key] for key in sorted(tree)]
+    if isinstance(tree, list | tuple):
+        for part in tree:
+            yield from _leaves(part)
+    else:
+        yield tree
+
+
+def _digest(array: Any) -> np.ndarray:
+    """All numbers of an array; of a large one some, evenly spread, its mean and its root mean
+    square."""
+    flat = np.asarray(array).ravel()
+    if flat.size <= SAMPLE:
+        return flat.astype(np.float64)
+    square = np.mean(np.square(flat, dtype=np.float64))
+    some = flat[np.linspace(0, flat.size - 1, SAMPLE).astype(np.int64)]
+    return np.append(some.astype(np.float64), [flat.mean(dtype=np.float64), np.sqrt(square)])
+
+
+def decode(result: list[str]) -> list[np.ndarray]:
+    """The numbers of a `prepare` answer's result, array by array."""
+    return [np.frombuffer(base64.b64decode(text), np.float64) for text in result]

@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from _peers import CHECKOUT
@@ -26,12 +27,16 @@ print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_m
 """
 
 
-def measure(module: str) -> tuple[float, float]:
+def measure(
+    module: str, python: str = sys.executable, environment: Mapping[str, str] | None = None
+) -> tuple[float, float]:
     """One import in a fresh process: milliseconds, and the peak memory of the process in MB."""
-    paths = (str(CHECKOUT), os.environ.get("PYTHONPATH"))
+    if environment is None:
+        paths = (str(CHECKOUT), os.environ.get("PYTHONPATH"))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(module=module)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        [python, "-c", PROGRAM.format(module=module)],
+        env=environment,
         stdout=subprocess.PIPE,
         text=True,
         check=True,

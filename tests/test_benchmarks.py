@@ -56,6 +56,37 @@ def test_a_wrong_result_is_not_timed(tmp_path: Path) -> None:
     assert "quartiles" not in done.stdout
 
 
+# Two frameworks whose large arrays differ in a few places, and agree in a second case.
+LARGE = """
+import sys
+sys.path.insert(0, {benchmarks!r})
+import numpy as np
+from _compare import Case, main
+
+def framework(wrong):
+    large = np.arange(100_000.0)
+    if wrong:
+        large[::50] *= 1.01
+    small = {{"value": np.float32(2), "gradients": [large[:3], (large[:0],)]}}
+    return lambda: {{"large": lambda: [large], "small": lambda: small}}
+
+if __name__ == "__main__":
+    cases = [Case("large", "wrong"), Case("small", "right")]
+    sys.exit(main(__file__, "", cases, {{"nuvec": framework(False), "numpy": framework(True)}}))
+"""
+
+
+def test_one_wrong_case_does_not_end_the_others(tmp_path: Path) -> None:
+    benchmark, report = tmp_path / "benchmark.py", tmp_path / "report.json"
+    benchmark.write_text(LARGE.format(benchmarks=str(BENCHMARKS)))
+    done = run(benchmark, "--rounds", "1", "--seconds", "0.001", "--json", report)
+    assert done.returncode == 1
+    assert "large: numpy differs from nuvec by" in done.stderr
+    figures = json.loads(report.read_text())
+    assert set(figures["cases"]) == {"small"}
+    assert set(figures["failed"]) == {"large"}
+
+
 def test_a_malformed_peer_is_refused() -> None:
     done = run(BENCHMARKS / "overhead.py", "--peer", "torch")
     assert done.returncode == 2

@@ -293,7 +293,8 @@ def _sum_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
         return rowwise_tile(eqn, rows, count)
     if over != tuple(range(rows.outer, lead)) or not has_rows(x, rows):
         return None
-    return Tile({"axes": (0, *[a - lead + 1 for a in axes[len(over) :]])}, (Role.CUT,), partial=True)
+    rest = tuple([a - lead + 1 for a in axes[len(over) :]])
+    return Tile({"axes": (0, *rest)}, (Role.CUT,), partial=True)
 
 
 sum_p: Primitive = Primitive(
