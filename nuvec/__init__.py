@@ -183,6 +183,19 @@ from nuvec.core.functions.structure import (
 from nuvec.core.ops.shape import broadcast_to, reshape, transpose
 from nuvec.core.ops.structure import concatenate, expand_dims, flip, squeeze
 
+# Convolutions and pooling
+
+from nuvec.core.functions.convolution import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_general,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from nuvec.core.functions.pooling import avg_pool, max_pool, min_pool
+
 # Products
 
 from nuvec.core.functions.einsum import einsum, einsum_path
@@ -228,6 +241,7 @@ from nuvec import linalg, random, tree
 if typing.TYPE_CHECKING:
     from nuvec import distributed, nn, testing
     from nuvec.distributed.group import synchronize
+    from nuvec.distributed.profile_ranks import profile
     from nuvec.testing.derivatives import check_grads
 
 newaxis = None
@@ -235,6 +249,7 @@ __version__ = "0.1.0"
 
 _MODULES = ("distributed", "nn", "testing")
 _LATER = {
+    "profile": "nuvec.distributed.profile_ranks",
     "synchronize": "nuvec.distributed.group",
     "check_grads": "nuvec.testing.derivatives",
 }
@@ -291,6 +306,7 @@ __all__ = [
     "atleast_2d",
     "atleast_3d",
     "average",
+    "avg_pool",
     "bfloat16",
     "bitwise_and",
     "bitwise_invert",
@@ -318,6 +334,13 @@ __all__ = [
     "config",
     "conj",
     "conjugate",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_general",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "copy",
     "cos",
     "cosh",
@@ -405,10 +428,12 @@ __all__ = [
     "matmul",
     "matrix_transpose",
     "max",
+    "max_pool",
     "maximum",
     "mean",
     "meshgrid",
     "min",
+    "min_pool",
     "minimum",
     "mod",
     "moveaxis",
@@ -429,6 +454,7 @@ __all__ = [
     "pow",
     "power",
     "prod",
+    "profile",
     "put_along_axis",
     "random",
     "ravel",

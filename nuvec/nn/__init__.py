@@ -60,8 +60,24 @@ from nuvec.nn.layers.activations import (
     tanh,
 )
 from nuvec.nn.layers.containers import Sequential
+from nuvec.nn.layers.convolution import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
 from nuvec.nn.layers.dropout import Dropout
 from nuvec.nn.layers.linear import Identity, Linear
+from nuvec.nn.layers.pooling import (
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+)
 from nuvec.nn.losses import (
     binary_cross_entropy,
     cross_entropy,
@@ -80,6 +96,15 @@ __all__ = [
     "GLU",
     "SELU",
     "AllToShardedLinear",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "Dropout",
     "HardShrink",
     "HardTanh",
@@ -89,6 +114,9 @@ __all__ = [
     "Linear",
     "LogSigmoid",
     "LogSoftmax",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
     "Mish",
     "Module",
     "PReLU",

@@ -17,6 +17,7 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy
 from nuvec.core.functions import choices, distributions, joining
+from nuvec.core.functions.along import take_along_axis
 from nuvec.core.functions.keys import fold_in, key, split
 from nuvec.core.functions.padding import pad
 from nuvec.core.ops import arithmetic as ar
@@ -24,8 +25,10 @@ from nuvec.core.ops import comparison as co
 from nuvec.core.ops import exponential as ex
 from nuvec.core.ops import reduction as re
 from nuvec.core.ops import shape as sh
+from nuvec.core.ops.along import add_along_p
 from nuvec.core.ops.contraction import matmul
 from nuvec.core.ops.conversion import conj, imag, make_complex, real
+from nuvec.core.ops.convolution import conv_general_p, conv_weight_p
 from nuvec.core.ops.differentiation import depends
 from nuvec.core.ops.erf import erf
 from nuvec.core.ops.logaddexp import logaddexp
@@ -35,6 +38,14 @@ from nuvec.core.ops.selection import clip, maximum, minimum, where
 from nuvec.core.ops.signs import abs as absolute
 from nuvec.core.ops.signs import sign
 from nuvec.core.ops.structure import concatenate
+from nuvec.core.ops.windows import (
+    window_deal_p,
+    window_max_p,
+    window_min_p,
+    window_pick_p,
+    window_spread_p,
+    window_sum_p,
+)
 
 __all__ = ["OPERATIONS", "UNDRAWN", "Choices", "Operation", "kind_of", "seeded"]
 
@@ -371,6 +382,40 @@ _add(
 )
 
 
+_add(
+    "take_along",
+    "f|c",
+    lambda x, indices: take_along_axis(x, _index_of_lines(x.ndim, indices), 0),
+    _indices,
+)
+_add(
+    "take_along",
+    "f i",
+    lambda x, i: take_along_axis(x, i % x.shape[-1], -1),
+    name="take_along at computed places",
+    params=lambda choose, x, i: () if _lined_up(x, i) else None,
+)
+_add(
+    "add_along",
+    "f f",
+    lambda x, v, i: add_along_p.bind(
+        x, _index_of_lines(x.ndim, i), v, axis=-x.ndim, shape=x.shape, mode="raise"
+    ),
+    lambda choose, x, v: (
+        _indices(choose, x) if x.ndim and _broadcasts(v.shape, (2, *x.shape[1:])) else None
+    ),
+)
+
+
+def _index_of_lines(ndim: int, indices: Any) -> Array:
+    """Indices along axis 0, the same for every line."""
+    return sh.reshape(_index(indices), (-1, *(1,) * (ndim - 1)))
+
+
+def _lined_up(x: np.ndarray, i: np.ndarray) -> bool:
+    return bool(x.ndim and x.ndim == i.ndim and x.size and x.shape[:-1] == i.shape[:-1])
+
+
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     try:
         return np.broadcast_shapes(shape, target) == target
@@ -406,6 +451,91 @@ _add(
 
 def _multiplies(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return bool(a and b and len(a) < 3 and len(b) < 3 and a[-1] == b[-2 if len(b) > 1 else 0])
+
+
+# --- Convolutions and windows: of a matrix, (positions, channels)
+
+_ONE: dict[str, Any] = {
+    "stride": (1,), "low": (1,), "kernel_dilation": (1,), "input_dilation": (1,), "groups": 1,
+    "flip": False,
+}  # fmt: skip
+_WINDOW: dict[str, Any] = {"window": (3, 1), "stride": (2, 1), "low": (1, 0), "dilation": (1, 1)}
+
+
+def _windows(n: int) -> int:
+    return (n + 1) // 2  # of _WINDOW: from the element before each even one to that after it
+
+
+def _matrices(choose: Choices, x: np.ndarray, y: np.ndarray) -> tuple[Any, ...] | None:
+    return () if x.ndim == y.ndim == 2 and x.dtype == y.dtype and x.size and y.size else None
+
+
+def _same_rest(choose: Choices, x: np.ndarray, y: np.ndarray) -> tuple[Any, ...] | None:
+    return _matrices(choose, x, y) if x.shape[1:] == y.shape[1:] else None
+
+
+def _same_shape(choose: Choices, x: np.ndarray, y: np.ndarray) -> tuple[Any, ...] | None:
+    return _matrices(choose, x, y) if x.shape == y.shape else None
+
+
+def _largest(x: Array) -> Array:
+    return window_max_p.bind(x, sizes=(_windows(x.shape[0]), x.shape[1]), **_WINDOW)
+
+
+def _lone(x: Array) -> Array:
+    return sh.reshape(x, (1, *x.shape))
+
+
+def _matrix(choose: Choices, x: np.ndarray) -> tuple[Any, ...] | None:
+    return () if x.ndim == 2 and x.size else None
+
+
+_add(
+    "conv_general",
+    "f|c f|c",
+    lambda x, w: conv_general_p.bind(_lone(x), _lone(w), outputs=(x.shape[0],), **_ONE),
+    _same_rest,
+)
+_add(
+    "conv_weight",
+    "f|c f|c",
+    lambda x, c: conv_weight_p.bind(_lone(x), _lone(c), kernel=(2,), **_ONE),
+    _matrices,
+)
+for _p, _bind in (("window_max", window_max_p), ("window_min", window_min_p)):
+    _add(
+        _p,
+        "f",
+        lambda x, p=_bind: p.bind(x, sizes=(_windows(x.shape[0]), x.shape[1]), **_WINDOW),
+        _matrix,
+        _distinct,
+    )
+_add(
+    "window_sum",
+    "f|c",
+    lambda x: window_sum_p.bind(x, sizes=(_windows(x.shape[0]), x.shape[1]), **_WINDOW),
+    _matrix,
+)
+_add(
+    "window_spread",
+    "f|c",
+    lambda c: window_spread_p.bind(c, sizes=(2 * c.shape[0], c.shape[1]), **_WINDOW),
+    _matrix,
+)
+_add(
+    "window_pick",
+    "f f",
+    lambda t, x: window_pick_p.bind(t, x, _largest(x), **_WINDOW),
+    _same_shape,
+    lambda t, x: _distinct(x),
+)
+_add(
+    "window_deal",
+    "f f",
+    lambda c, x: window_deal_p.bind(_largest(c), x, _largest(x), **_WINDOW),
+    _same_shape,
+    lambda c, x: bool(np.all(_distinct(x)) and np.all(_distinct(c))),
+)
 
 
 # --- Random numbers from a fixed key: constants that depend on no input

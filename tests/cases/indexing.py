@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nuvec.core.functions.along import put_along_axis
 from nuvec.core.functions.at import At
 from nuvec.core.functions.indexing import getitem, setitem_value, take
 from nuvec.core.ops.bounds import checked_index_p
@@ -201,3 +202,29 @@ CASES += [
          lambda i, w: i, label, differentiable=False, tags=frozenset({"same-batch"}))
     for label, arrays in _CHECKED.items()
 ]  # fmt: skip
+
+
+# put_along_axis: an index of its own for every line along an axis
+
+
+def _put_along(x: np.ndarray, i: np.ndarray, v: np.ndarray, axis: int) -> np.ndarray:
+    out = x.copy()
+    np.put_along_axis(out, i, v, axis)
+    return out
+
+
+def _along(label: str, x: np.ndarray, i: np.ndarray, axis: int) -> Case:
+    values = sample(*np.take_along_axis(x, i, axis).shape, seed=5)
+    return Case("scatter_set", lambda x, i, v: put_along_axis(x, i, v, axis), (x, i, values),
+                lambda x, i, v: _put_along(x, i, v, axis), f"put-along-{label}")  # fmt: skip
+
+
+CASES += [
+    _along("last-axis", sample(4, 5), np.array([[1], [0], [-1], [4]]), -1),
+    _along("several", sample(3, 4), integers(3, 2, low=0, high=4, seed=3), 1),
+    _along("first-axis", sample(3, 4), np.array([[2, 0, 1, 1], [0, 0, -1, 2]]), 0),
+    _along("middle-axis", _cube, integers(3, 2, 5, low=-4, high=4), 1),
+    _along("repeated", sample(2, 4), np.array([[1, 1, 3], [0, 0, 0]]), 1),
+    _along("broadcast", _cube, np.array([[[0], [2]]]), 1),
+    _along("nothing", sample(2, 3), np.zeros((2, 0), np.int32), 1),
+]

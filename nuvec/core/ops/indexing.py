@@ -226,15 +226,25 @@ def _add_rows(front: Any, sizes: Ints, flat: tuple[Any, ...], rows: Any) -> None
     if not len(rows):
         return
     linear = np.ravel_multi_index(tuple(i % n for i, n in zip(flat, sizes, strict=True)), sizes)
-    hit = np.zeros(math.prod(sizes), np.bool_)
-    hit[linear] = True
-    if np.count_nonzero(hit) == len(linear):  # no two alike
+    if _all_distinct(linear, math.prod(sizes)):
         front[flat] += rows
     elif rows.size // len(rows) < 128:
         np.add.at(front, flat, rows)
     else:  # few long rows: NumPy's loop over rows beats its loop over elements
         for n, position in enumerate(zip(*flat, strict=True)):
             front[position] += rows[n]
+
+
+def _all_distinct(linear: Any, size: int) -> bool:
+    """Whether no two of these positions among `size` are alike."""
+    if len(linear) > size:
+        return False
+    if 64 * len(linear) < size:  # to sort the few is less than to look at all
+        ordered = np.sort(linear)
+        return not (ordered[1:] == ordered[:-1]).any()
+    hit = np.zeros(size, np.bool_)
+    hit[linear] = True
+    return int(np.count_nonzero(hit)) == len(linear)
 
 
 def _scatter_add_transpose(
