@@ -60,6 +60,7 @@ READS: dict[str, Callable[..., Any]] = {
     "read behind": lambda i, x: nv.stack([x, x * x])[:, i].sum(),
     "two axes": lambda i, x: nv.outer(x, x)[i, i],
     "take": lambda i, x: nv.take(x, nv.stack([i, nv.array(0)])).sum(),
+    "take along": lambda i, x: nv.take_along_axis(x, nv.stack([i, nv.array(0)]), 0).sum() * x[0],
     "assign": lambda i, x: _assigned(i, x),
     "set": lambda i, x: (x.at[i].set(x[0] * 5) * x).sum(),
     "add": lambda i, x: (x.at[i].add(x[1] * 5) * x).sum(),

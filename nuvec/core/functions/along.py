@@ -7,16 +7,19 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.array import Array, operand
+from nuvec.core.array import Array, from_numpy, operand
 from nuvec.core.errors import DtypeError, ShapeError
-from nuvec.core.functions.indexing import getitem, setitem_value
+from nuvec.core.functions.indexing import setitem_value
 from nuvec.core.functions.structure import ravel
+from nuvec.core.ops.along import lines, take_along_p
+from nuvec.core.ops.bounds import check_bounds
 from nuvec.core.ops.build import normalize_axis
+from nuvec.core.ops.shape import broadcast_to
 from nuvec.core.traceback import filtered
 
 
-def _full_index(x: Array, indices: Any, axis: int, name: str) -> tuple[Any, ...]:
-    """The index whose element at (i, j, ...) names x's element at that place but for `axis`."""
+def _index_along(x: Array, indices: Any, axis: int, name: str) -> Any:
+    """The indices, an Array or NumPy's, once it is known that they go with `x`."""
     indices = indices if isinstance(indices, Array) else np.asarray(indices)
     if not dtypes.is_integer(dtypes.as_dtype(indices.dtype)):
         raise DtypeError(f"{name}: indices must be integers, got {indices.dtype}")
@@ -30,13 +33,7 @@ def _full_index(x: Array, indices: Any, axis: int, name: str) -> tuple[Any, ...]
             f"along axis {axis}: they need the same number of axes, and the same sizes (or 1) but "
             "for that axis; nv.expand_dims adds an axis"
         )
-    full: list[Any] = []
-    for a, n in enumerate(x.shape):
-        if a == axis:
-            full.append(indices)
-        else:
-            full.append(np.arange(n).reshape((n,) + (1,) * (x.ndim - 1 - a)))
-    return tuple(full)
+    return indices
 
 
 @filtered
@@ -56,7 +53,17 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Array:
     if axis is None:
         x, axis = ravel(x), 0
     axis = normalize_axis(axis, x.ndim, "take_along_axis")
-    return getitem(x, _full_index(x, indices, axis, "take_along_axis"))
+    indices = _index_along(x, indices, axis, "take_along_axis")
+    if not isinstance(indices, Array):
+        check_bounds(indices, axis, x.shape[axis], x.shape)
+        indices = from_numpy(indices)
+    sizes = list(np.broadcast_shapes(
+        x.shape[:axis] + x.shape[axis + 1 :], indices.shape[:axis] + indices.shape[axis + 1 :]
+    ))  # fmt: skip
+    sizes.insert(axis, x.shape[axis])
+    return take_along_p.bind(
+        broadcast_to(x, tuple(sizes)), indices, axis=axis - x.ndim, mode="raise"
+    )
 
 
 @filtered
@@ -73,4 +80,5 @@ def put_along_axis(x: Any, indices: Any, values: Any, axis: int | None) -> Array
     if axis is None:
         return put_along_axis(ravel(x), indices, values, 0).reshape(x.shape)
     axis = normalize_axis(axis, x.ndim, "put_along_axis")
-    return setitem_value(x, _full_index(x, indices, axis, "put_along_axis"), values)
+    indices = _index_along(x, indices, axis, "put_along_axis")
+    return setitem_value(x, lines(x.shape, indices, axis - x.ndim), values)

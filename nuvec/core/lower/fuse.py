@@ -21,7 +21,7 @@ from nuvec.core.tiling import Role, Rows, Shape, has_rows, tile_of
 LEAST = 1 << 18  # bytes of a value below which tiles gain nothing
 ALONE = 1 << 20  # bytes of a value from which a single equation gains from threads
 TILE = 1 << 18  # bytes of a value's tile: a handful of them fits the second-level cache
-ARRAYS = 24  # arrays a group reads: more streams than memory serves well
+ARRAYS = 24  # large arrays a group reads: more streams than memory serves well
 
 
 @dataclass
@@ -47,7 +47,8 @@ class Fusion:
         operands = {a for a in eqn.inputs if type(a) is Var}
         if not self.partial.isdisjoint(operands):
             return False  # it is whole after the last tile
-        if len((self.roles.keys() | operands) - self.made) > ARRAYS:
+        read = (self.roles.keys() | operands) - self.made
+        if sum(a.aval.nbytes > TILE for a in read) > ARRAYS:
             return False
         found = self._joined(self, (eqn,), layout)
         if found is None and (not self.eqns or self.shared(eqn)):

@@ -38,10 +38,10 @@ class Layout(IntEnum):
 # Of these kinds every lowering gives C-contiguous results for C-contiguous operands; so do the
 # primitives named.  Of others nothing is known.  A test holds the table of cases against this.
 KNOWN_KINDS = frozenset(("elementwise", "reduction"))
-KNOWN = frozenset(("concatenate", "pad"))
+KNOWN = frozenset(("concatenate",))
 # These copy into C order whatever their operands' layouts are.
 ALWAYS_CONTIGUOUS = frozenset((
-    "update_slice", "take_along", "add_along", "scatter_add", "scatter_set", "erf", "complex",
+    "dot_general", "pad", "update_slice", "take_along", "add_along", "scatter_add", "scatter_set", "erf", "complex",
     "scan", "conv_general", "conv_weight", "window_max", "window_min", "window_sum",
     "window_spread", "window_pick", "window_deal",
 ))  # fmt: skip
@@ -71,8 +71,8 @@ def result_layout(eqn: Eqn, layout: Callable[[Atom], Layout], index: int = 0) ->
         return layout(eqn.inputs[0])
     if primitive.kind == "effect":  # a transport takes and gives C-contiguous arrays
         return layout(eqn.inputs[index]) if primitive.name in PASSED_ON else Layout.CONTIGUOUS
-    if primitive.name == "dot_general":
-        return _dot_layout(eqn, layout)
+    if primitive.name == "gather" and len(eqn.inputs) == 2 and eqn.params["mode"] == "raise":
+        return Layout.CONTIGUOUS  # as np.take gives it
     known = primitive.kind in KNOWN_KINDS or primitive.name in KNOWN
     if primitive.kind == "random":  # a batch of draws is a part of whole blocks
         known = len(eqn.inputs[0].aval.shape) == 1
@@ -101,22 +101,6 @@ def layouts_of(ir: IR, contiguous: Sequence[bool]) -> Callable[[Atom], Layout]:
         for k, v in enumerate(eqn.outputs):
             known[v] = result_layout(eqn, layout, k)
     return layout
-
-
-def _dot_layout(eqn: Eqn, layout: Callable[[Atom], Layout]) -> Layout:
-    """A matrix product is C-contiguous; products of stacked matrices, and products with nothing
-    to sum, come in the order of the operands' strides, transposed to have batch axes first."""
-    contract, batch = eqn.params["contract"], eqn.params["batch"]
-    if contract[0] and not batch[0]:
-        return Layout.CONTIGUOUS
-    for k, atom in enumerate(eqn.inputs):
-        free = [
-            a for a in range(len(atom.aval.shape)) if a not in contract[k] and a not in batch[k]
-        ]
-        order = [*batch[k], *free, *contract[k]] if k == 0 else [*batch[k], *contract[k], *free]
-        if order != sorted(order) or layout(atom) is not Layout.CONTIGUOUS:
-            return Layout.UNKNOWN
-    return Layout.CONTIGUOUS
 
 
 def _view_layout(primitive: Primitive, eqn: Eqn, layout: Callable[[Atom], Layout]) -> Layout:

@@ -99,12 +99,23 @@ class Handover(NamedTuple):
     order: str
 
 
+class Given(NamedTuple):
+    """An output that goes to an array of the caller.
+
+    direct -- a step writes it there; else it is copied there at the end
+    exposed -- before that, it is in the memory of an input that another output is written over
+    """
+
+    output: int
+    direct: bool
+    exposed: bool
+
+
 @dataclass(frozen=True)
 class Placement:
     """The plan proper: steps, buffers, slots (their bytes), outputs, predicted memory.
 
-    into -- the outputs that go to arrays of the caller, and whether a step's target is that array
-            (where not, they are copied there)
+    into -- the outputs that go to arrays of the caller
     layouts -- what is known of each value's
     """
 
@@ -113,7 +124,7 @@ class Placement:
     slots: tuple[int, ...]
     outputs: tuple[Handover, ...]
     memory: Memory
-    into: tuple[tuple[int, bool], ...]
+    into: tuple[Given, ...]
     layouts: Mapping[Var, Layout]
 
 
@@ -202,12 +213,21 @@ class _Placer:
             if type(a) is Var:
                 for s in self.roots[a]:
                     s.output = True
-        into = tuple([(k, self.goes_into(k)) for k in self.into])
+        into = tuple([self.given(k) for k in self.into])
         buffers, slots = self.fill_arena()
         steps = self.steps()
         outputs = self.handovers()
         memory = self.memory(slots, outputs)
         return Placement(steps, buffers, slots, outputs, memory, into, self.layouts)
+
+    def given(self, k: int) -> Given:
+        a = self.ir.outputs[k]
+        direct = self.goes_into(k)
+        overwritten: set[_Storage] = set()
+        for j in self.over.values():
+            overwritten |= self.roots[self.ir.inputs[j]]
+        exposed = not direct and type(a) is Var and not overwritten.isdisjoint(self.roots[a])
+        return Given(k, direct, exposed)
 
     def goes_into(self, k: int) -> bool:
         """Let the caller's array for output k be the storage of its value, where that is one."""

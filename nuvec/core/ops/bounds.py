@@ -121,7 +121,7 @@ def index_guard(first: int) -> Callable[..., tuple[Sequence[Array], dict[str, An
     ) -> tuple[Sequence[Array], dict[str, Any]]:
         shape = operands[0].shape
         unsure = [
-            mode == "raise" and not _is_known_inside(i, shape[a])
+            mode == "raise" and not is_known_inside(i, shape[a])
             for a, i in zip(axes, operands[first:], strict=True)
         ]
         checked = [
@@ -134,6 +134,6 @@ def index_guard(first: int) -> Callable[..., tuple[Sequence[Array], dict[str, An
     return guard
 
 
-def _is_known_inside(index: Array, size: int) -> bool:
+def is_known_inside(index: Array, size: int) -> bool:
     value = index._node.value
     return isinstance(value, np.ndarray | np.generic) and is_inside(as_intp(value), size)

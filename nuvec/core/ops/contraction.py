@@ -70,7 +70,10 @@ def _dot_lower(x: Any, y: Any, contract: Pairs, batch: Pairs, out: Any = None) -
     if out is not None and accumulation is dtype and out.flags.c_contiguous:
         product(a_view(x), b_view(y), out=out.reshape(inner))
         return out
-    result = product(a_view(x), b_view(y))
+    if product is np.dot or not inner:
+        result = product(a_view(x), b_view(y))
+    else:  # left to NumPy, the order of the result's axes in memory would follow the operands'
+        result = product(a_view(x), b_view(y), out=np.empty(inner, accumulation))
     if inner != shape:
         result = result.reshape(shape)
     if out is not None:

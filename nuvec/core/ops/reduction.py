@@ -12,7 +12,7 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array, literal, operand
 from nuvec.core.errors import ShapeError
-from nuvec.core.ir import Aval, aval
+from nuvec.core.ir import Aval, Eqn, aval
 from nuvec.core.ops import selection
 from nuvec.core.ops.arithmetic import add, divide, multiply
 from nuvec.core.ops.build import (
@@ -41,6 +41,7 @@ from nuvec.core.ops.shape import (
 from nuvec.core.ops.shape import sum as plain_sum
 from nuvec.core.ops.structure import concatenate, slice_axis
 from nuvec.core.primitive import NOT_DIFFERENTIABLE, Primitive
+from nuvec.core.tiling import Role, Rows, Tile, has_rows
 from nuvec.core.traceback import filtered
 
 Axis = int | Sequence[int] | None
@@ -312,15 +313,22 @@ def _arg_vmap(primitive: Callable[[], Primitive]) -> Any:
     return vmap
 
 
+def _arg_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
+    axis, lead = eqn.params["axis"], len(rows)
+    if axis < lead or not has_rows(eqn.inputs[0].aval, rows):
+        return None
+    return Tile({"axis": axis - lead + 1}, (Role.CUT,))
+
+
 argmax_p: Primitive = Primitive(
     "argmax", lambda x, axis: np.asarray(np.argmax(x, axis=axis)).astype(np.int32),
     _arg_rule("argmax"), "reduction", jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
-    vmap=_arg_vmap(lambda: argmax_p),
+    vmap=_arg_vmap(lambda: argmax_p), tile=_arg_tile,
 )  # fmt: skip
 argmin_p: Primitive = Primitive(
     "argmin", lambda x, axis: np.asarray(np.argmin(x, axis=axis)).astype(np.int32),
     _arg_rule("argmin"), "reduction", jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
-    vmap=_arg_vmap(lambda: argmin_p),
+    vmap=_arg_vmap(lambda: argmin_p), tile=_arg_tile,
 )  # fmt: skip
 
 

@@ -15,12 +15,13 @@ import numpy as np
 
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError, ShapeError
-from nuvec.core.ir import Aval, aval
+from nuvec.core.ir import Aval, Eqn, aval
 from nuvec.core.ops.batching import batch_first
 from nuvec.core.ops.build import normalize_axes, normalize_axis, promote_operands
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.shape import reshape_p
 from nuvec.core.primitive import Primitive
+from nuvec.core.tiling import Role, Rows, Tile, has_rows
 from nuvec.core.traceback import filtered
 
 Ints = tuple[int, ...]
@@ -62,9 +63,17 @@ def _concatenate_vmap(
     return concatenate_p.bind(*batched, axis=axis + 1), 0
 
 
+def _concatenate_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
+    axis, lead = eqn.params["axis"], len(rows)
+    if axis < lead or not all(has_rows(a.aval, rows) for a in eqn.inputs):
+        return None
+    return Tile({"axis": axis - lead + 1}, (Role.CUT,) * len(eqn.inputs))
+
+
 concatenate_p = Primitive(
     "concatenate", _concatenate_lower, _concatenate_rule, "view",
     transpose=_concatenate_transpose, linear="joint", vmap=_concatenate_vmap, out=True,
+    tile=_concatenate_tile,
 )  # fmt: skip
 
 
@@ -177,8 +186,18 @@ def _slice_vmap(
     ), axis
 
 
+def _slice_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
+    """Of the axes behind the rows; of the rows it must take all in order."""
+    lead, given = len(rows), eqn.params
+    taken = [given[k][:lead] for k in ("start", "stop", "step")]
+    if not has_rows(eqn.inputs[0].aval, rows) or taken != [(0,) * lead, rows, (1,) * lead]:
+        return None
+    first = {"start": 0, "stop": count, "step": 1}
+    return Tile({k: (n, *given[k][lead:]) for k, n in first.items()}, (Role.CUT,))
+
+
 slice_p = Primitive("slice", _slice_lower, _slice_rule, "view",
-                    transpose=_slice_transpose, vmap=_slice_vmap)  # fmt: skip
+                    transpose=_slice_transpose, vmap=_slice_vmap, tile=_slice_tile)  # fmt: skip
 
 
 def _pad_rule(x: Aval, low: Ints, high: Ints, interior: Ints) -> Aval:
@@ -222,8 +241,16 @@ def _pad_vmap(
     return pad_p.bind(x, low=low, high=high, interior=interior), axis
 
 
+def _pad_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
+    """Around the axes behind the rows."""
+    lead = len(rows)
+    if not has_rows(eqn.inputs[0].aval, rows) or any(any(w[:lead]) for w in eqn.params.values()):
+        return None
+    return Tile({k: (0, *w[lead:]) for k, w in eqn.params.items()}, (Role.CUT,))
+
+
 pad_p = Primitive("pad", _pad_lower, _pad_rule, "other",
-                  transpose=_pad_transpose, vmap=_pad_vmap, out=True)  # fmt: skip
+                  transpose=_pad_transpose, vmap=_pad_vmap, out=True, tile=_pad_tile)  # fmt: skip
 
 
 # In terms of Arrays, nothing recorded where nothing happens

@@ -12,6 +12,10 @@ import nuvec as nv
 from nuvec.core.array import Array
 from nuvec.core.ir import aval
 from nuvec.core.lower import lower_into
+from nuvec.core.lower.emit import emit_tile
+from nuvec.core.lower.plan import place
+from nuvec.core.lower.schedule import schedule
+from nuvec.core.lower.simplify import simplify
 from nuvec.core.recording import trace_ir
 
 SQUARE = aval((3, 3), np.dtype(np.float32))
@@ -67,3 +71,18 @@ def test_other_outputs_are_returned() -> None:
     assert total == 36
     np.testing.assert_allclose(other, np.cos(Y), rtol=1e-6)
     np.testing.assert_allclose(into, np.sin(X), rtol=1e-6)
+
+
+def test_an_output_over_an_input_that_another_output_was_computed_in() -> None:
+    row = aval((300,), np.dtype(np.float32))
+    # the product may be written over y
+    ir, _ = trace_ir(lambda x, y: [nv.exp(x), y * 2], [row, row], "a step")
+    simple = simplify(ir, (True, True))
+    placement = place(simple, schedule(simple), (True, True), (0, 1), (), {0: 1})
+    run = emit_tile(simple, placement).function
+    x, y = np.linspace(0, 1, 300, dtype=np.float32), np.arange(300, dtype=np.float32)
+    wanted = np.exp(x), y * 2
+    other = np.empty_like(x)
+    run(x, y, y, other)
+    np.testing.assert_array_equal(y, wanted[0])
+    np.testing.assert_array_equal(other, wanted[1])
