@@ -68,7 +68,8 @@ def check_complete(p: Primitive) -> None:
     for rule in ("lower", "shape_rule"):
         if not callable(getattr(p, rule)):
             refuse(f"{rule} must be a function, got {getattr(p, rule)!r}")
-    for rule in ("transpose", "jvp", "vjp", "vmap", "axis", "guard", "split", "inline", "tile"):
+    for rule in ("transpose", "jvp", "vjp", "vmap", "axis", "guard", "split", "inline", "tile",
+                 "memory"):  # fmt: skip
         found = getattr(p, rule)
         explicit = found is (NOT_BATCHABLE if rule == "vmap" else NOT_DIFFERENTIABLE)
         if found is not None and not callable(found) and not explicit:

@@ -63,7 +63,7 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-PASSES = ("simplify", "fuse", "partial_sums", "threads", "overlap", "in_place", "arena")
+PASSES = ("simplify", "unroll", "fuse", "partial_sums", "threads", "overlap", "in_place", "arena")
 
 
 def _passes(value: Any) -> frozenset[str]:
@@ -148,11 +148,12 @@ class Config:
     """Run compiled functions uncompiled, for debugging (NUVEC_DISABLE_COMPILE)."""
     passes: frozenset[str]
     """The passes that make programs of IRs (NUVEC_PASSES); leave one out to see what it buys:
-    "simplify" rewrites, merges and leaves out equations; "fuse" runs groups of them tile by tile;
-    "partial_sums" lets sums over a group's rows join it; "threads" runs tiles on several cores;
-    "overlap" runs communications beside the program; "in_place" writes over dead operands;
-    "arena" keeps temporaries' memory from run to run.  But for partial_sums, which adds up in
-    another order, none changes a bit of any result."""
+    "simplify" rewrites, merges and leaves out equations; "unroll" adds up short axes element by
+    element; "fuse" runs groups of equations tile by tile; "partial_sums" lets sums over a group's
+    rows join it; "threads" runs tiles on several cores; "overlap" runs communications beside the
+    program; "in_place" writes over dead operands; "arena" keeps temporaries' memory from run to
+    run.  But for partial_sums, which adds up in another order, none changes a bit of any
+    result."""
     timeout: float
     """Seconds that a communication waits for its peers (NUVEC_TIMEOUT)."""
 

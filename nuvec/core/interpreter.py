@@ -6,19 +6,26 @@ values.  Both run one equation at a time through its primitive's `lower`, in pro
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from nuvec.core.errors import ConcretizationError, LeakedTracerError, NuvecError
 from nuvec.core.ir import IR, Aval, Eqn, Literal
-from nuvec.core.node import NO_PARAMS, Node, release
+from nuvec.core.node import NO_PARAMS, Node, context, release
+from nuvec.core.profiler import recording
 from nuvec.core.queue import CommunicationQueue
 from nuvec.core.traceback import format_user_frame, note_source
 
 _in_program_order = operator.attrgetter("seq")
+
+
+LARGE = 1 << 20  # bytes of a result from which the pending graph may be worth a program
+# (pending, nodes asked for) -> those of the pending nodes that have been run; set by `lower`.
+large_graphs: Callable[[list[Node], Sequence[Node]], set[Node]] | None = None
 
 
 def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
@@ -30,6 +37,7 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
     seen: set[Node] = set()
     stack = [n for n in nodes if n.value is None]
     queued: dict[CommunicationQueue, int] = {}  # how far each queue has been brought in
+    size = 0  # bytes of the largest result
     while stack:
         node = stack.pop()
         if node in seen:
@@ -37,6 +45,8 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
         seen.add(node)
         pending.append(node)
         primitive = node.primitive
+        if type(node.aval) is Aval and node.aval.nbytes > size:
+            size = node.aval.nbytes
         marks = node.marks
         if marks is not None:
             for trace in marks:
@@ -54,6 +64,11 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
                 stack.append(i)
     del seen
     pending.sort(key=_in_program_order, reverse=True)
+    run = compute if not context.profiles else recording(compute)
+    if size >= LARGE and large_graphs is not None:
+        node = i = None  # type: ignore[assignment]  # references are counted
+        done = large_graphs(pending, nodes)
+        pending = [n for n in pending if n not in done]
     with np.errstate(all="ignore"):
         while pending:
             node = pending.pop()
@@ -61,11 +76,11 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
                 if not node.primitive.plain:
                     queue = queue_of(node)
                     if queue is not None:
-                        queue.run(node, _run_queued)
+                        queue.run(node, functools.partial(_run_queued, run))
                         if node.value is None:
                             _raise_failure(node)
                         continue
-                compute(node)
+                run(node)
             except BaseException as error:
                 note_source(error)
                 _fail_dependent_communications(node, pending, error)
@@ -175,10 +190,10 @@ def fail(node: Node, error: BaseException) -> None:
     node.inputs = ()
 
 
-def _run_queued(node: Node) -> None:
+def _run_queued(run: Callable[[Node], None], node: Node) -> None:
     """Run a communication; what goes wrong is kept, for it can never run again."""
     try:
-        compute(node)
+        run(node)
     except BaseException as error:
         fail(node, error)
         if not isinstance(error, Exception):
@@ -247,6 +262,7 @@ def bound_pending(node: Node) -> None:
     pending.sort(key=_in_program_order, reverse=True)
     blocked: set[Node] = set()
     seen.clear()
+    run = compute if not context.profiles else recording(compute)
     with np.errstate(all="ignore"):
         while pending:
             n = pending.pop()
@@ -255,7 +271,7 @@ def bound_pending(node: Node) -> None:
                 blocked.add(n)
                 continue
             try:
-                compute(n)
+                run(n)
             except Exception:
                 return  # it is raised when somebody asks for a value that depends on it
 

@@ -126,6 +126,7 @@ class _Context(threading.local):
     scope: Trace | None = None
     symbolic: bool = False  # whether any open trace is
     observed: list[Node] | None = None  # where a walk listens for the communications it records
+    profiles: tuple[Any, ...] = ()  # those open (core/profiler.py); not passed on to threads
 
 
 context = _Context()

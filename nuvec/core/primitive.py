@@ -29,7 +29,7 @@ from nuvec.core.complete import (
 from nuvec.core.complete import ZERO as ZERO
 from nuvec.core.errors import ArgumentError, NuvecError
 from nuvec.core.interpreter import bound_pending, queue_of
-from nuvec.core.ir import TOKEN, Aval, NoAvalError, has_effect
+from nuvec.core.ir import TOKEN, Aval, Eqn, NoAvalError, has_effect
 from nuvec.core.node import (
     LITERAL,
     NO_PARAMS,
@@ -107,6 +107,9 @@ class Primitive:
     tile       -- `tile(eqn, rows, count) -> Tile | None`: how a tile of `count` rows is computed of
                   an equation whose leading axes are `rows`, bit for bit (nuvec.core.tiling); None
                   where it cannot be.  Elementwise equations need no rule
+    memory     -- where results are not all there is: `memory(eqn) -> (held, passing)`, the bytes
+                  that its results hold (less than theirs where they share), and those it needs
+                  beside them while it runs
     words      -- for parameters that are neither plain values nor IRs, the names by which text
                   writes them: `{"policy": {"dots": dots}}`.  A class among them writes its
                   instances field by field: those that its `text_fields` lists; it is made anew
@@ -134,6 +137,7 @@ class Primitive:
     split: Callable[..., Any] | None = None
     inline: Callable[..., Any] | None = None
     tile: Callable[..., Any] | None = None
+    memory: Callable[[Eqn], tuple[int, int]] | None = None
     words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     plain: bool = field(default=True, init=False, repr=False)  # neither communicates nor holds IRs
     # Declared outside of nuvec: what its lowering returns is held against its shape rule.

@@ -27,6 +27,7 @@ from nuvec.core.errors import (
 from nuvec.core.functions.stream import Stream, stream_set
 from nuvec.core.interpreter import flush, queue_of
 from nuvec.core.node import Node, context
+from nuvec.core.profiler import recorded
 from nuvec.core.queue import CommunicationQueue, process_queue
 from nuvec.core.traceback import filtered, strip_error
 from nuvec.distributed._lifeline import watch_launcher
@@ -97,7 +98,8 @@ class Group:
             barrier_p.bind(group=self)
             return
         flush(self.queue)
-        self.communicator.barrier()
+        with recorded("barrier", "communication", group=self.size()):
+            self.communicator.barrier()
 
     def __copy__(self) -> Group:
         return self

@@ -36,7 +36,7 @@ Branches = tuple[IR, ...]
 
 def _lower(index: Any, *values: Any, branches: Branches) -> tuple[Any, ...]:
     branch = branches[min(max(int(index), 0), len(branches) - 1)]
-    return or_token(lower(branch).run(*[np.asarray(v) for v in values]))
+    return or_token(lower(branch).runner()(*[np.asarray(v) for v in values]))
 
 
 def _shape_rule(index: Aval, *avals: Aval, branches: Branches) -> tuple[Aval, ...]:

@@ -22,7 +22,7 @@ from nuvec.transforms.vmap import batched_ir
 
 
 def _lower(*values: Any, ir: IR, name: str) -> tuple[Any, ...]:
-    return or_token(lower(ir).run(*[np.asarray(v) for v in values]))
+    return or_token(lower(ir).runner()(*[np.asarray(v) for v in values]))
 
 
 def _shape_rule(*avals: Aval, ir: IR, name: str) -> tuple[Aval, ...]:

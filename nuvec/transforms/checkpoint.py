@@ -56,7 +56,7 @@ POLICIES: dict[str, Policy] = {"everything": everything, "nothing": nothing, "do
 
 def _lower(*values: Any, ir: IR, name: str, policy: Policy) -> tuple[Any, ...]:
     plan = lower(ir)
-    found = plan.run(*[np.asarray(v) for v in values])
+    found = plan.runner()(*[np.asarray(v) for v in values])
     plan.release()  # it runs to hold less memory, not to keep buffers for the next time
     return or_token(found)
 

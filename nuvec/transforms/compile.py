@@ -18,6 +18,7 @@ from nuvec.core.ir import IR, Aval
 from nuvec.core.lower import Plan, lower
 from nuvec.core.node import Node, constant, context, live
 from nuvec.core.primitive import local_handle
+from nuvec.core.profiler import recorded
 from nuvec.core.recording import trace_ir
 from nuvec.core.traceback import filtered, note_source
 from nuvec.transforms.arguments import (
@@ -107,7 +108,8 @@ class Compiled:
 
     @filtered
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._seen is not None and not kwargs and not context.traces:
+        apart = context.traces or context.profiles  # each equation of the call counts
+        if self._seen is not None and not kwargs and not apart:
             found = self._seen(args)
             if found is not None:
                 return found[0]
@@ -159,7 +161,7 @@ class Compiled:
                 results = run_donating(entry.ir, name_of(self._f), operands, donated)
             else:
                 values = [np.asarray(a._node.value) for a in operands]
-                results = entry.plan.run(*values)
+                results = entry.plan.runner(name_of(self._f))(*values)
         except Exception as error:
             note_source(error)
             raise
@@ -253,14 +255,15 @@ class Compiled:
             out_structure.append(result)
             return arrays_of(leaves, result, lambda p: f"compile of {name}: output{tree.keystr(p)}")
 
-        ir, captures = trace_ir(
-            function,
-            avals,
-            f"compile of {name}",
-            label_leaves(paths, labels, name),
-            by_handle=True,
-            late=True,
-        )
+        with recorded(f"trace {name}", "trace"):
+            ir, captures = trace_ir(
+                function,
+                avals,
+                f"compile of {name}",
+                label_leaves(paths, labels, name),
+                by_handle=True,
+                late=True,
+            )
         marks = [live(n.marks) for n in captured_nodes(captures) if n.marks]
         traces = frozenset().union(*[m for m in marks if m])
         return Entry(ir, captures, out_structure[0], traces=traces)

@@ -73,7 +73,7 @@ class Rule:
 
 
 def _lower(*values: Any, fun: IR, rule: Rule) -> tuple[Any, ...]:
-    return or_token(lower(fun).run(*[np.asarray(v) for v in values]))
+    return or_token(lower(fun).runner()(*[np.asarray(v) for v in values]))
 
 
 def _vmap(

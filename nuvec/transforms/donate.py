@@ -17,6 +17,8 @@ from nuvec.core.errors import NuvecError
 from nuvec.core.interpreter import fail
 from nuvec.core.ir import IR
 from nuvec.core.lower import lower_donating
+from nuvec.core.node import context
+from nuvec.core.profiler import while_profiled
 
 # What refers to a node that one handle alone holds, seen from `_is_alone`: the handle, the local
 # variable and getrefcount's argument; likewise for the value of a node.
@@ -54,10 +56,11 @@ def run_donating(
 ) -> list[Any]:
     """Run a compiled function on evaluated operands, writing over those `donated`; they raise when
     they are used again."""
-    key = ("donating", donated)
+    profiled = bool(context.profiles)
+    key = ("donating", donated, profiled)
     run: Callable[..., list[Any]] | None = ir.derived.get(key)
     if run is None:
-        run = ir.remember(key, lower_donating(ir, donated))
+        run = ir.remember(key, lower_donating(ir, donated, profiled))
     values = [np.asarray(a._node.value) for a in operands]
     for i in donated:
         node = operands[i]._node
@@ -70,4 +73,4 @@ def run_donating(
                 f"{name} returned, or do not donate it (donate_argnums)"
             ),
         )
-    return run(*values)
+    return while_profiled(run, f"compiled {name}", "program")(*values) if profiled else run(*values)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from nuvec.core.ir import IR, Aval, Var
 from nuvec.core.lower import lower_into
+from nuvec.core.node import context
 
 Loop = Callable[..., Any]
 
@@ -76,8 +79,10 @@ class ScanLoop:
         self.chosen = chosen
         self.shaped = [bool(outs[k].aval.shape) for k in chosen]
         step = IR(body.inputs, body.constants, body.eqns, tuple([outs[k] for k in chosen]))
-        self.step = lower_into(step, [j for j, s in enumerate(self.shaped) if s])
+        self._lower = partial(lower_into, step, [j for j, s in enumerate(self.shaped) if s])
+        self.step = self._lower()
         self.source, self.loop = self._loop()
+        self.recorded: Loop | None = None  # the loop that records its steps
 
     def _loop(self) -> tuple[str, Loop]:
         """The loop itself, as Python text: no tuple is built or taken apart at a step."""
@@ -149,6 +154,13 @@ class ScanLoop:
         exec(compile(text, "<nuvec scan>", "exec"), namespace)
         return text, namespace["loop"]
 
+    def _recorded(self) -> Loop:
+        """The loop while a profile is open, made when it is first asked for."""
+        if self.recorded is None:
+            names = {**self.loop.__globals__, "step": self._lower(record=True)}
+            self.recorded = FunctionType(self.loop.__code__, names)
+        return self.recorded
+
     def run(self, values: Sequence[Any], length: int, reverse: bool) -> list[Any]:
         """The last carry, and the stacked outputs."""
         outs, carry, consts = self.body.outputs, self.carry, self.consts
@@ -194,6 +206,18 @@ class ScanLoop:
             return value.copy() if value.base is not None else value
         return value
 
+    def held(self, length: int) -> int:
+        """The bytes of what `run` returns, each memory counted once."""
+        avals, carry = self.body.out_avals, self.carry
+        total = sum(a.nbytes for a in avals[:carry])
+        total += sum((length + 1) * avals[i].nbytes for i in self.shifted)
+        for k in range(carry, len(avals)):
+            kind, i = self.where[k]
+            shares = kind == "again" or (kind == "before" and i in self.shifted)
+            if not shares and k not in self.shifted.values():
+                total += length * avals[k].nbytes
+        return total
+
     def _steps(
         self, fixed: list[Any], state: list[Any], xs: list[Any], rows: dict[int, np.ndarray],
         length: int, reverse: bool,
@@ -214,7 +238,8 @@ class ScanLoop:
                 iterators.append(itertools.cycle(both))
         literals = [self.body.outputs[int(n[1:])].value for n in self.literals]  # type: ignore[union-attr]
         stacked = [rows[int(n[1:])] for n in self.stacked]
-        return self.loop(
+        loop = self.loop if not context.profiles else self._recorded()
+        return loop(
             reversed(numbers) if reverse else numbers, *fixed, *state, *iterators, *literals,
             *stacked,
         )  # fmt: skip

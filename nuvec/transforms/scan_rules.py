@@ -9,7 +9,7 @@ import numpy as np
 
 from nuvec.core import dtypes
 from nuvec.core.array import Array
-from nuvec.core.ir import IR, TOKEN, Aval, Var, aval, or_token
+from nuvec.core.ir import IR, TOKEN, Aval, Eqn, Var, aval, or_token
 from nuvec.core.node import Trace, traces_set
 from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.batching import batch_first
@@ -32,11 +32,23 @@ from nuvec.transforms.vmap import batched_ir
 def _lower(
     *values: Any, body: IR, consts: int, carry: int, length: int, reverse: bool
 ) -> tuple[Any, ...]:
+    loop = _loop(body, consts, carry)
+    return or_token(loop.run([np.asarray(v) for v in values], length, reverse))
+
+
+def _loop(body: IR, consts: int, carry: int) -> ScanLoop:
     key = ("scan loop", consts, carry)
-    loop = body.derived.get(key)
+    loop: ScanLoop | None = body.derived.get(key)
     if loop is None:
         loop = body.remember(key, ScanLoop(body, consts, carry))
-    return or_token(loop.run([np.asarray(v) for v in values], length, reverse))
+        assert loop is not None
+    return loop
+
+
+def _memory(eqn: Eqn) -> tuple[int, int]:
+    """Stacked outputs share their rows with others and with carries."""
+    p = eqn.params
+    return _loop(p["body"], p["consts"], p["carry"]).held(p["length"]), 0
 
 
 def _shape_rule(
@@ -358,5 +370,5 @@ def bind_scan(
 
 scan_p = Primitive(
     "scan", _lower, _shape_rule, "call", vmap=_vmap, multiple=True, higher_order=True,
-    split=_split,
+    split=_split, memory=_memory,
 )  # fmt: skip

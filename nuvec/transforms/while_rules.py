@@ -36,7 +36,7 @@ from nuvec.transforms.vmap import batched_ir
 def _lower(*values: Any, cond: IR, body: IR, consts: int) -> tuple[Any, ...]:
     arrays = [np.asarray(v) for v in values]
     fixed, state = arrays[:consts], arrays[consts:]
-    holds, step = lower(cond).run, lower(body).run
+    holds, step = lower(cond).runner(), lower(body).runner()
     while holds(*fixed, *state)[0]:
         state = step(*fixed, *state)
     return or_token(state)

@@ -1,5 +1,6 @@
 """IR -> NumPy program: simplify, schedule, plan, emit."""
 
+from nuvec.core.lower import lazy as lazy  # evaluation uses it from here on
 from nuvec.core.lower.plan import Memory
 from nuvec.core.lower.program import Cost, Plan, lower, lower_donating, lower_into
 

@@ -43,10 +43,14 @@ class Arenas:
 
 
 class Block:
-    """Memory that one tile at a time works in; `views` are the buffers of programs in it."""
+    """Memory that one tile at a time works in; `views` are the buffers of programs in it.
 
-    def __init__(self, size: int) -> None:
-        self.memory = np.empty(size, np.uint8)
+    size -- enough for every program there has been"""
+
+    size = 0
+
+    def __init__(self) -> None:
+        self.memory = np.empty(Block.size, np.uint8)
         self.views: weakref.WeakKeyDictionary[Any, Views] = weakref.WeakKeyDictionary()
 
 
@@ -60,14 +64,15 @@ class Scratch:
         self._buffers = placement.buffers
         self._sizes = [-(-n // ALIGNED) * ALIGNED for n in placement.slots]
         self.size = sum(self._sizes)
+        Block.size = max(Block.size, self.size)
 
     def take(self) -> Views:
         try:
             block = _blocks.pop()
+            if block.memory.size < self.size:
+                raise IndexError
         except IndexError:
-            block = Block(self.size)
-        if block.memory.size < self.size:
-            block = Block(self.size)
+            block = Block()
         views = block.views.get(self)
         if views is None:
             views = block.views[self] = self._views(block)

@@ -11,7 +11,8 @@ import itertools
 import keyword
 import linecache
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
 from nuvec.core.ops.summation import is_plain
 from nuvec.core.primitive import IDENTITY
 from nuvec.core.printer import format_value
+from nuvec.core.profiler import Note, Steps, note_of_eqn, note_of_tiles
 from nuvec.core.traceback import PROGRAM
 
 DELETED = 1024  # bytes from which a dead value's name is deleted; less is not worth a line
@@ -61,18 +63,22 @@ class Emitted:
 
 def emit(
     ir: IR, placement: Placement, checked: Sequence[bool], general: Callable[..., Any] | None,
-    names: Sequence[str] = (), compile_tile: Compile | None = None,
+    names: Sequence[str] = (), compile_tile: Compile | None = None, record: bool = False,
 ) -> Emitted:  # fmt: skip
     """The program of a placement.  Inputs that are `checked` must be C-contiguous; when one is
-    not, the call goes to `general`.  `compile_tile` makes the programs of tiles."""
-    return _Emitter(ir, placement, names, compile_tile).run(checked, general)
+    not, the call goes to `general`.  `compile_tile` makes the programs of tiles.
+
+    record -- whether the program tells the open profiles how long each of its steps took"""
+    emitter = _Emitter(ir, placement, names, compile_tile)
+    if record:
+        emitter.steps = Steps()
+    return emitter.run(checked, general)
 
 
-def emit_tile(ir: IR, placement: Placement, over: Mapping[int, int]) -> Emitted:
-    """The program of a tile, which works in the scratch that all tiles share.  `over` says which
-    of the caller's arrays are the memory of which input: output -> input."""
+def emit_tile(ir: IR, placement: Placement) -> Emitted:
+    """The program of a tile, which works in the scratch that all tiles share."""
     emitter = _Emitter(ir, placement, (), None)
-    emitter.over, emitter.arenas = over, Scratch
+    emitter.arenas = Scratch
     return emitter.run((False,) * len(ir.inputs), None)
 
 
@@ -138,11 +144,12 @@ class _Emitter:
         self, ir: IR, placement: Placement, names: Sequence[str], compile_tile: Compile | None
     ) -> None:
         self.compile_tile = compile_tile
-        self.over: Mapping[int, int] = {}
         self.arenas: type[Arenas | Scratch] = Arenas
         self.loops: list[TileLoop] = []
         self.started = ""  # the run's communications under way
         self.pending: dict[Eqn, str] = {}
+        self.steps: Steps | None = None  # of a program that records itself
+        self.tick = ""
         self.ir = ir
         self.placement = placement
         self.names = _Names()
@@ -160,7 +167,7 @@ class _Emitter:
             name = self.names.new(v.hint) if v.hint else self.names.numbered("c", len(self.bound))
             self.bind_name(name, value, f"# {name}: a constant {v.aval}")
             self.variables[v] = name
-        self.into = {k: self.names.numbered("into", k) for k, _ in placement.into}
+        self.into = {k: self.names.numbered("into", k) for k, *_ in placement.into}
         self.buffers = [self.names.numbered("t", k) for k in range(len(placement.buffers))]
 
     def fresh(self) -> str:
@@ -222,6 +229,9 @@ class _Emitter:
         if beside:
             self.started = self.names.new("started")
             self.lines.append(f"{self.started} = {self.bind('Started', Started, '')}()")
+        if self.steps is not None:
+            self.tick = self.names.new("tick")
+            self.lines.append(f"{self.tick} = {self.bind('begin', self.steps.begin, '')}()")
         self.lines.append(f"{before} = {errors}.set({ignored})")
         self.lines.append("try:")
         outer, self.lines = self.lines, []
@@ -232,6 +242,7 @@ class _Emitter:
             else:
                 if beside and step.group.eqns[0].effect:
                     self.lines.append(f"{self.started}.catch_up()")
+                    self.note(lambda: Note("wait for those under way", "wait"))
                 self.step(step)
         self.wait([k for k, needed in beside.items() if needed == len(steps)], steps)
         self.copy_out()
@@ -252,14 +263,18 @@ class _Emitter:
         function, _, arguments = self.call(eqn, step).partition("(")
         name = self.names.new(f"{eqn.primitive.name}_started")
         self.pending[eqn] = name
+        if self.steps is not None:
+            function = f"{self.tick}.beside, {self.steps.add(note_of_eqn(eqn))}, {function}"
         self.lines.append(f"{name} = {self.started}.start({function}, {arguments}{_comment(eqn)}")
         self.let_go(step)
+        self.note(lambda: Note(f"start {eqn.primitive.name}", "wait", source=eqn.source))
 
     def wait(self, places: Sequence[int], steps: Sequence[Step]) -> None:
         for place in places:
             (eqn,) = steps[place].group.eqns
             left = self.results(eqn)
             self.lines.append(f"{left} = {self.pending[eqn]}.result(){_comment(eqn)}")
+            self.note(partial(Note, f"wait for {eqn.primitive.name}", "wait", source=eqn.source))
 
     def results(self, eqn: Eqn) -> str:
         """The names of an equation's results, new ones, as they stand on the left of a call."""
@@ -278,6 +293,13 @@ class _Emitter:
             text = f"{left} = {call}" if left else call
             self.lines.append(f"{text}{_comment(eqn)}")
         self.let_go(step)
+        whole = step.group.rows is None
+        self.note(lambda: note_of_eqn(eqn) if whole else _note_of_loop(self.loops[-1]))
+
+    def note(self, note: Callable[[], Note]) -> None:
+        """In a program that records itself: what happened since the note before."""
+        if self.steps is not None:
+            self.lines.append(f"{self.tick}({self.steps.add(note())})")
 
     def let_go(self, step: Step) -> None:
         named = [v for v in step.dead if v.aval.nbytes >= DELETED and v in self.variables]
@@ -296,7 +318,7 @@ class _Emitter:
         loop = TileLoop(group, self.variables, over, self.compile_tile)
         self.loops.append(loop)
         name = self.names.new(f"tiles_{len(self.loops)}")
-        self.namespace[name] = loop
+        self.namespace[name] = loop if self.steps is None else loop.recorded
         self.header.append(f"# {name}: {loop.describe()}")
         outs = [
             self.out(t, v) for t, v in zip(targets, group.outputs, strict=True) if t is not None
@@ -311,15 +333,14 @@ class _Emitter:
 
     def copy_out(self) -> None:
         """What is not in the caller's arrays already is copied there."""
-        values = {
-            k: self.atom(self.placement.outputs[k].atom)
-            for k, direct in self.placement.into if not direct
-        }  # fmt: skip
-        overwritten = {self.variables[self.ir.inputs[j]] for j in self.over.values()}
-        for k, value in values.items():
-            if value in overwritten:  # perhaps by the copies below
-                values[k] = self.fresh()
-                self.lines.append(f"{values[k]} = {value}.copy()")
+        values = {}
+        for k, direct, exposed in self.placement.into:
+            if not direct:
+                values[k] = self.atom(self.placement.outputs[k].atom)
+            if exposed:
+                name = self.fresh()
+                self.lines.append(f"{name} = {values[k]}.copy()")
+                values[k] = name
         for k, value in values.items():
             self.lines.append(f"{self.into[k]}[...] = {value}")
 
@@ -430,7 +451,7 @@ class _Emitter:
             return None
         x, y = eqn.inputs
         matrices = x.aval.ndim == y.aval.ndim == 2 and eqn.params["contract"] == ((1,), (0,))
-        if matrices and x.aval.dtype in (dtypes.float32, dtypes.float64):
+        if matrices and x.aval.shape[1] != 1 and x.aval.dtype in (dtypes.float32, dtypes.float64):
             return "np.dot", [self.atom(x), self.atom(y)]
         return None
 
@@ -461,6 +482,12 @@ class _Emitter:
             return True
         last = axes == tuple(range(len(shape) - len(axes), len(shape)))
         return last and self.placement.layouts.get(x) is Layout.CONTIGUOUS  # type: ignore[arg-type]
+
+
+def _note_of_loop(loop: TileLoop) -> Note:
+    group = loop.group
+    given, got = [v.aval for v in group.inputs], [v.aval for v in group.outputs]
+    return note_of_tiles(group.eqns, loop.total, given, got)
 
 
 def _comment(eqn: Eqn) -> str:

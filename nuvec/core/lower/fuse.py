@@ -11,7 +11,7 @@ Everything here depends on shapes alone: not on the number of threads or the siz
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from nuvec.core.ir import Atom, Eqn, Var
@@ -21,6 +21,7 @@ from nuvec.core.tiling import Role, Rows, Shape, has_rows, tile_of
 LEAST = 1 << 18  # bytes of a value below which tiles gain nothing
 ALONE = 1 << 20  # bytes of a value from which a single equation gains from threads
 TILE = 1 << 18  # bytes of a value's tile: a handful of them fits the second-level cache
+ALIGNED = 16  # elements that a vector loop may take together
 ARRAYS = 24  # large arrays a group reads: more streams than memory serves well
 
 
@@ -61,7 +62,7 @@ class Fusion:
                 if rows != self.rows or outer != self.rows.outer:
                     empty = Fusion(self.shape, rows, self.partials)
                     found = self._joined(empty, (*self.eqns, eqn), layout)
-                    if found is not None and tile_rows(rows, found.widest()) is not None:
+                    if found is not None and found.tiles() is not None:
                         break
                     found = None
         if found is None:
@@ -118,7 +119,7 @@ class Fusion:
 
     def worth(self) -> bool:
         """Whether tiles save more than they cost."""
-        if tile_rows(self.rows, self.widest()) is None:
+        if self.tiles() is None:
             return False
         computed = sum(e.primitive.kind != "view" for e in self.eqns)
         largest = max(a.aval.nbytes for e in self.eqns for a in (*e.inputs, *e.outputs))
@@ -133,34 +134,31 @@ class Fusion:
                 wanted.update(a for a in e.inputs if type(a) is Var)
         return tuple(reversed(found))
 
-    def widest(self) -> int:
-        """The most bytes that a row of a value has."""
-        return max(
-            row_bytes(a, self.rows)
-            for a, role in self.roles.items() if role is Role.CUT
-        )  # fmt: skip
+    def tiles(self) -> tuple[int, int] | None:
+        return tile_rows(self.rows, [a for a, role in self.roles.items() if role is Role.CUT])
 
 
 def row_bytes(atom: Atom, rows: Shape) -> int:
     return math.prod(atom.aval.shape[len(rows) :]) * atom.aval.dtype.itemsize
 
 
-def tile_rows(rows: Rows, widest: int) -> tuple[int, int] | None:
-    """How many rows a tile has, and how many tiles there are for each index of the outer axes;
-    the last of these may have fewer rows, or up to half as many again.  None for fewer than two
-    tiles, or small ones.
+def tile_rows(rows: Rows, cut: Collection[Atom]) -> tuple[int, int] | None:
+    """How many rows a tile of these values has, and how many tiles there are for each index of the
+    outer axes; the last of these may have fewer rows, or up to half as many again.  None for fewer
+    than two tiles, or small ones.
 
-    Tiles begin at multiples of 16 rows (where they have as many): NumPy's vector loops then take
-    the same elements together as they do for the whole array, to the last bit."""
-    outer = math.prod(rows[: rows.outer])
-    count = math.prod(rows[rows.outer :])
-    if rows.outer and count * widest < TILE // 2:
+    Tiles begin at multiples of 16 elements of every value: NumPy's vector loops then take the same
+    elements together as they do for the whole array, to the last bit."""
+    outer, count = math.prod(rows[: rows.outer]), math.prod(rows[rows.outer :])
+    widest = max(row_bytes(a, rows) for a in cut)
+    elements = [math.prod(a.aval.shape[len(rows) :]) for a in cut]
+    grain = max(ALIGNED // math.gcd(ALIGNED, n) for n in elements)
+    if rows.outer and (count * widest < TILE // 2 or count % grain):
         return None
     tiles = max(1, round(count * widest / TILE))
     size = -(-count // tiles)
-    if size >= 16:
-        size = -(-size // 16) * 16
+    size = -(-size // grain) * grain
     tiles = max(1, count // size)
     if tiles > 1 and count - (tiles - 1) * size > size + size // 2:
         tiles += 1
-    return None if tiles * outer < 2 else (size, tiles)
+    return None if tiles * outer < 2 or size * widest > 4 * TILE else (size, tiles)

@@ -41,9 +41,9 @@ KNOWN_KINDS = frozenset(("elementwise", "reduction"))
 KNOWN = frozenset(("concatenate",))
 # These copy into C order whatever their operands' layouts are.
 ALWAYS_CONTIGUOUS = frozenset((
-    "dot_general", "pad", "update_slice", "take_along", "add_along", "scatter_add", "scatter_set", "erf", "complex",
-    "scan", "conv_general", "conv_weight", "window_max", "window_min", "window_sum",
-    "window_spread", "window_pick", "window_deal",
+    "dot_general", "pad", "update_slice", "take_along", "add_along", "scatter_add",
+    "scatter_set", "erf", "complex", "scan", "conv_general", "conv_weight", "window_max",
+    "window_min", "window_sum", "window_spread", "window_pick", "window_deal",
 ))  # fmt: skip
 
 # Communications whose results are their operands: they communicate when differentiated.

@@ -444,13 +444,28 @@ class _Placer:
             return [v for v, roots in self.roots.items() if roots == {storage}][:1]
         return storage.variables[:1]
 
+    def held(self, s: _Storage) -> int:
+        """The bytes of a storage that is no part of the arena."""
+        if s.aval is not None:
+            return s.aval.nbytes
+        group = self.groups[s.first]
+        rule = group.eqns[0].primitive.memory
+        if rule is not None:
+            return rule(group.eqns[0])[0]
+        return sum(v.aval.nbytes for v in group.outputs)
+
     def memory(self, slots: Sequence[int], outputs: Sequence[Handover]) -> Memory:
         arena = sum(slots)
         change: dict[int, int] = {}
+        for i, group in enumerate(self.groups):
+            rule = group.eqns[0].primitive.memory
+            if rule is not None and group.rows is None:
+                _, passing = rule(group.eqns[0])
+                change[i] = change.get(i, 0) + passing
+                change[i + 1] = change.get(i + 1, 0) - passing
         for s in self.storages:
             if s.buffer is None and s.into is None:
-                outs = self.groups[s.first].outputs
-                size = sum(v.aval.nbytes for v in outs) if s.aval is None else s.aval.nbytes
+                size = self.held(s)
                 change[s.first] = change.get(s.first, 0) + size
                 change[s.death + 1] = change.get(s.death + 1, 0) - size
         held = peak = 0

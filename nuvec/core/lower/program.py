@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from nuvec.core.check import check_ir
@@ -16,6 +17,9 @@ from nuvec.core.lower.plan import Memory, Placement, place
 from nuvec.core.lower.schedule import Group, schedule
 from nuvec.core.lower.simplify import simplify
 from nuvec.core.lower.tiles import Body, TileLoop
+from nuvec.core.lower.unroll import unroll
+from nuvec.core.node import context
+from nuvec.core.profiler import recorded, while_profiled
 
 
 class Cost(NamedTuple):
@@ -44,27 +48,49 @@ class Plan:
               relies on less
     groups -- the IR's equations in the order they run
     memory -- predicted bytes: peak, arena, outputs
+    runner -- `run`, or what does the same and records its steps
     release -- let go of the buffers kept for the next run
     """
 
-    __slots__ = ("__weakref__", "_arenas", "groups", "ir", "memory", "passes", "run", "source")
+    __slots__ = (
+        "__weakref__", "_again", "_arenas", "_recorded", "groups", "ir", "memory", "passes", "run",
+        "source",
+    )  # fmt: skip
 
     def __init__(
-        self, ir: IR, groups: tuple[Group, ...], placement: Placement, emitted: Emitted
+        self, ir: IR, groups: tuple[Group, ...], placement: Placement, emit: Callable[..., Emitted]
     ) -> None:
+        emitted = _kept(emit())
         self.passes = config.passes  # by which it was made
         self.ir = ir
         self.groups = groups
         self.memory: Memory = _with_tiles(placement.memory, emitted.loops)
         self.source = emitted.source
         self.run: Callable[..., list[Any]] = emitted.function
-        self._arenas = emitted.arenas
-        weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
+        self._arenas = [emitted.arenas]
+        self._again = emit
+        self._recorded: Callable[..., list[Any]] | None = None
+
+    def runner(self, name: str = "") -> Callable[..., list[Any]]:
+        """What to run now: `run`, unless a profile is open in this thread; then a program that
+        does the same and records its steps, made when it is first asked for.  With the `name` of
+        a compiled function, each call is an event of its own."""
+        if not context.profiles:
+            return self.run
+        if self._recorded is None:
+            with recorded("lower for profile", "lower"):
+                emitted = _kept(self._again(record=True))
+            self._arenas.append(emitted.arenas)
+            self._recorded = emitted.function
+        if not name:
+            return self._recorded
+        return while_profiled(self._recorded, f"compiled {name}", "program")
 
     def release(self) -> None:
         """Let go of the buffers kept for the next run: for programs that run seldom."""
-        if self._arenas is not None:
-            self._arenas.clear()
+        for arenas in self._arenas:
+            if arenas is not None:
+                arenas.clear()
 
     def cost(self) -> Cost:
         """What a run costs, estimated from shapes."""
@@ -130,7 +156,8 @@ def _make(ir: IR, names: Sequence[str]) -> Plan:
     # Scalars have one layout.  The rest is taken to be C-contiguous, and looked at in each call.
     checked = tuple(bool(v.aval.shape) and bool(ir.eqns) for v in ir.inputs)
     general = _General(ir, names) if any(checked) else None
-    return _compile(ir, (True,) * len(ir.inputs), checked, general, names)
+    with recorded("lower", "lower", equations=len(ir.eqns)):
+        return _compile(ir, (True,) * len(ir.inputs), checked, general, names)
 
 
 def _compile(
@@ -140,14 +167,22 @@ def _compile(
     simple = _simplified(ir, contiguous)
     groups = _groups(simple, contiguous)
     placement = place(simple, groups, contiguous)
-    emitted = emit(simple, placement, checked, general, names, _compile_tile)
-    return Plan(simple, groups, placement, emitted)
+    again = partial(emit, simple, placement, checked, general, names, _compile_tile)
+    return Plan(simple, groups, placement, again)
+
+
+def _kept(emitted: Emitted) -> Emitted:
+    """A program whose text can be looked up for as long as it is."""
+    weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
+    return emitted
 
 
 def _simplified(ir: IR, contiguous: Sequence[bool]) -> IR:
     simple = inline(ir)
     if "simplify" in config.passes:
         simple = simplify(simple, contiguous)
+    if "unroll" in config.passes:
+        simple = unroll(simple, contiguous)
     if config.check_ir:
         check_ir(simple)
     return simple
@@ -159,31 +194,44 @@ def _groups(ir: IR, contiguous: Sequence[bool]) -> tuple[Group, ...]:
     return schedule(ir, contiguous, "partial_sums" in config.passes)
 
 
-def lower_into(ir: IR, into: Sequence[int]) -> Callable[..., list[Any]]:
+def lower_into(ir: IR, into: Sequence[int], record: bool = False) -> Callable[..., list[Any]]:
     """The program of an IR that is one step of a loop: `run(*arrays, *destinations) -> list`.
 
     Every input is C-contiguous (or a scalar).  The outputs whose numbers are `into`, in order, go
     to the destinations, C-contiguous arrays that share memory with nothing else; the list has the
-    others."""
-    return _contiguous_program(ir, into=into)
+    others.  `record` as `emit` has it."""
+    return _contiguous_program(ir, into=into, record=record)
 
 
-def lower_donating(ir: IR, donated: Sequence[int]) -> Callable[..., list[Any]]:
+def lower_donating(
+    ir: IR, donated: Sequence[int], record: bool = False
+) -> Callable[..., list[Any]]:
     """The program of an IR that may write over the inputs `donated` once it has used them.
 
     Every input is C-contiguous (or a scalar), and those donated share memory with nothing else."""
-    return _contiguous_program(ir, donated=donated)
+    return _contiguous_program(ir, donated=donated, record=record)
 
 
 def _contiguous_program(
-    ir: IR, into: Sequence[int] = (), donated: Sequence[int] = ()
+    ir: IR, into: Sequence[int] = (), donated: Sequence[int] = (), record: bool = False
 ) -> Callable[..., list[Any]]:
     contiguous = (True,) * len(ir.inputs)
+    with recorded("lower", "lower", equations=len(ir.eqns)):
+        simple = _simplified(ir, contiguous)
+        placement = place(simple, _groups(simple, contiguous), contiguous, into, donated)
+        unchecked = (False,) * len(contiguous)
+        return _kept(emit(simple, placement, unchecked, None, (), _compile_tile, record)).function
+
+
+def lower_exactly(
+    ir: IR, contiguous: Sequence[bool], record: bool = False
+) -> Callable[..., list[Any]]:
+    """The program of a lazy graph, in which nothing is added up in another order.  `contiguous`
+    says which inputs are C-contiguous (or scalars)."""
     simple = _simplified(ir, contiguous)
-    placement = place(simple, _groups(simple, contiguous), contiguous, into, donated)
-    emitted = emit(simple, placement, (False,) * len(contiguous), None, (), _compile_tile)
-    weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
-    return emitted.function
+    placement = place(simple, schedule(simple, contiguous, False), contiguous)
+    unchecked = (False,) * len(contiguous)
+    return _kept(emit(simple, placement, unchecked, None, (), _compile_tile, record)).function
 
 
 def _compile_tile(ir: IR, into: Sequence[int], over: Mapping[int, int]) -> Body:
@@ -191,8 +239,7 @@ def _compile_tile(ir: IR, into: Sequence[int], over: Mapping[int, int]) -> Body:
     contiguous = (True,) * len(ir.inputs)
     simple = _simplified(ir, contiguous)
     placement = place(simple, schedule(simple), contiguous, into, (), over)
-    emitted = emit_tile(simple, placement, over)
-    weakref.finalize(emitted.function, linecache.cache.pop, emitted.filename, None)
+    emitted = _kept(emit_tile(simple, placement))
     return Body(emitted, placement.memory.peak)
 
 
@@ -211,4 +258,4 @@ class _General:
         if plan is None:
             unknown = tuple(not v.aval.shape for v in self.ir.inputs)
             plan = self.plan = _compile(self.ir, unknown, (False,) * len(unknown), None, self.names)
-        return plan.run(*values)
+        return plan.runner()(*values)

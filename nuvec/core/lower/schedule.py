@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nuvec.core.ir import IR, Eqn, Var
-from nuvec.core.lower.fuse import Fusion
+from nuvec.core.lower.fuse import Fusion, tile_rows
 from nuvec.core.lower.gather import gather
 from nuvec.core.lower.overlap import start_early
 from nuvec.core.tiling import Role, Rows
@@ -87,6 +87,9 @@ def _tiled(fusion: Fusion, uses: dict[Var, int]) -> list[Group]:
     after = [e for e in shown if e not in before]
     made.update(v for e in before for v in e.outputs)
     eqns = fusion.live(outside)
+    values = {a for e in eqns for a in (*e.inputs, *e.outputs) if type(a) is Var}
+    if tile_rows(fusion.rows, [v for v in values if fusion.roles.get(v) is Role.CUT]) is None:
+        return list(map(_single, fusion.eqns))
     inputs = tuple(dict.fromkeys(
         a for e in eqns for a in e.inputs if type(a) is Var and a not in made
     ))  # fmt: skip

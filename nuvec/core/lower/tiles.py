@@ -15,7 +15,7 @@ import numpy as np
 
 from nuvec.core.config import config
 from nuvec.core.ir import IR, Eqn, Var, aval
-from nuvec.core.lower.fuse import row_bytes, tile_rows
+from nuvec.core.lower.fuse import tile_rows
 from nuvec.core.lower.threads import run_all, thread_count
 from nuvec.core.ops.summation import reduced_sum
 from nuvec.core.profiler import Shares
@@ -60,7 +60,7 @@ class TileLoop:
         self.outer = math.prod(self.rows[: self.rows.outer])
         self.inner = math.prod(self.rows[self.rows.outer :])
         cut = self._analyse()
-        layout = tile_rows(self.rows, max(row_bytes(a, self.rows) for a in cut))
+        layout = tile_rows(self.rows, cut)
         assert layout is not None
         self.size, self.tiles = layout
         self.last = self.inner - (self.tiles - 1) * self.size

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nuvec.core import dtypes
+from nuvec.core.ir import Aval
 
 Ints = tuple[int, ...]
 Index = tuple[slice, ...]
@@ -192,6 +193,12 @@ def _pieces(
             stop = min(r + rows, outputs[0])
             columns = make(views, phase, kernel, (stop - r, *outputs[1:]), r, buffer)
             yield slice(n, n + batch), slice(r, stop), columns
+
+
+def columns_bytes(x: Aval, kernel: Ints, positions: int) -> int:
+    """What the columns of an input take at once, for so many outputs in all."""
+    width = math.prod(kernel) * x.shape[-1] * dtypes.accumulation(x.dtype).itemsize
+    return 0 if math.prod(kernel) == 1 else min(PIECE, positions * width)
 
 
 def _share(count: int, most: int) -> int:

@@ -58,7 +58,10 @@ def _dot_rule(x: Aval, y: Aval, contract: Pairs, batch: Pairs) -> Aval:
 
 def _dot_lower(x: Any, y: Any, contract: Pairs, batch: Pairs, out: Any = None) -> Any:
     dtype = x.dtype
-    if dtype in _FAST and contract == _MATRICES and batch == NO_BATCH and x.ndim == y.ndim == 2:
+    if (
+        dtype in _FAST and contract == _MATRICES and batch == NO_BATCH
+        and x.ndim == y.ndim == 2 and x.shape[1] != 1
+    ):  # fmt: skip
         # The same BLAS call as matmul's, in less time around it.
         if out is None or out.flags.c_contiguous:
             return np.dot(x, y, out=out)

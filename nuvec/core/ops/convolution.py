@@ -14,13 +14,14 @@ padding may be negative, and need not be the same at both ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from nuvec.core.array import Array
 from nuvec.core.errors import DtypeError, ShapeError
-from nuvec.core.ir import Aval, aval
-from nuvec.core.ops.columns import Ints, Window, convolve, correlate
+from nuvec.core.ir import Aval, Eqn, aval
+from nuvec.core.ops.columns import Ints, Window, columns_bytes, convolve, correlate
 from nuvec.core.ops.shape import move_axis, reshape_p, transpose_p
 from nuvec.core.primitive import Primitive
 
@@ -116,13 +117,19 @@ def _conv_vmap(
     return _out_of_groups(out, out.ndim - 1, size, window["groups"])
 
 
+def _conv_memory(eqn: Eqn) -> tuple[int, int]:
+    """The piece of the columns that is made at a time."""
+    x, weight, out = eqn.inputs[0].aval, eqn.inputs[1].aval, eqn.outputs[0].aval
+    return out.nbytes, columns_bytes(x, weight.shape[1:-1], math.prod(out.shape[:-1]))
+
+
 conv_general_p: Primitive = Primitive(
     "conv_general",
     lambda x, weight, outputs, out=None, **window: convolve(
         x, weight, Window(**window), outputs, out
     ),
     _conv_rule, "contraction",
-    transpose=_conv_transpose, linear="each", vmap=_conv_vmap, out=True,
+    transpose=_conv_transpose, linear="each", vmap=_conv_vmap, out=True, memory=_conv_memory,
 )  # fmt: skip
 
 
@@ -169,11 +176,18 @@ def _weight_vmap(
     return _out_of_groups(out, 0, size, window["groups"])
 
 
+def _weight_memory(eqn: Eqn) -> tuple[int, int]:
+    x, c = eqn.inputs[0].aval, eqn.inputs[1].aval
+    kernel = eqn.params["kernel"]
+    return eqn.outputs[0].aval.nbytes, columns_bytes(x, kernel, math.prod(c.shape[:-1]))
+
+
 conv_weight_p: Primitive = Primitive(
     "conv_weight",
     lambda x, c, kernel, out=None, **window: correlate(x, c, Window(**window), kernel, out),
     _weight_rule, "contraction",
     transpose=_weight_transpose, linear="each", vmap=_weight_vmap, out=True,
+    memory=_weight_memory,
 )  # fmt: skip
 
 

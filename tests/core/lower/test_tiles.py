@@ -12,7 +12,7 @@ import pytest
 import nuvec as nv
 import nuvec.nn as nn
 from nuvec.core import dtypes
-from nuvec.core.ir import aval
+from nuvec.core.ir import Var, aval
 from nuvec.core.lower import fuse, lower
 from nuvec.core.lower.fuse import tile_rows
 from nuvec.core.lower.threads import run_all
@@ -223,17 +223,23 @@ def test_effects_and_what_depends_on_them_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 31, 1000, 4096, 65537, 4194304])
-@pytest.mark.parametrize("width", [1, 4, 40, 4000, 100000])
+@pytest.mark.parametrize("width", [1, 7, 16, 1000, 5001, 25000])
 def test_borders(count: int, width: int) -> None:
-    found = tile_rows(Rows((count,)), width)
+    found = tile_rows(Rows((count,)), [Var(f4(count, width)), Var(f4(count))])
     if found is None:
-        assert count * width < 2 * fuse.TILE
+        assert count * width * 4 < 3 * fuse.TILE or width * 16 * 4 > fuse.TILE
         return
     size, many = found
     last = count - (many - 1) * size
     assert 0 < last <= size + size // 2
-    assert size < 16 or size % 16 == 0
-    assert size * width <= 2 * fuse.TILE
+    assert size % 16 == 0
+    assert size * width * 4 <= 4 * fuse.TILE
+
+
+def test_borders_within_outer_axes() -> None:
+    assert tile_rows(Rows((8, 784), 1), [Var(f4(8, 784, 512))]) == (131, 6)
+    assert tile_rows(Rows((8, 785), 1), [Var(f4(8, 785, 513))]) is None
+    assert tile_rows(Rows((8, 16), 1), [Var(f4(8, 16, 16))]) is None
 
 
 # Sums
