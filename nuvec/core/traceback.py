@@ -13,6 +13,7 @@ import contextlib
 import functools
 import linecache
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from nuvec.core.errors import NuvecError
 
 __all__ = [
     "PROGRAM",
+    "assigned_name",
     "filtered",
     "format_user_frame",
     "note_source",
@@ -76,7 +78,26 @@ def format_user_frame() -> str | None:
     if found is None:
         return None
     filename, line, function = found
-    return f"{os.path.basename(filename)}:{line} (in {function})"
+    text = f"{os.path.basename(filename)}:{line} (in {function})"
+    if len(_lines) < LINES:
+        _lines[text] = filename, line
+    return text
+
+
+LINES = 65536  # of users' code that are remembered
+_lines: dict[str, tuple[str, int]] = {}
+_ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]*)?=(?!=)")
+
+
+@functools.lru_cache(maxsize=4096)
+def assigned_name(source: str) -> str:
+    """What the user's line assigns to, `source` being its text as `format_user_frame` gives it;
+    "" where it is no assignment to one name, or the line is not known.
+
+    For names in text only: the line is read from its file, which may have changed."""
+    found = _lines.get(source)
+    match = _ASSIGNMENT.match(linecache.getline(*found)) if found else None
+    return match.group(1) if match else ""
 
 
 def strip(traceback: TracebackType | None) -> TracebackType | None:

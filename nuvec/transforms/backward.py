@@ -103,7 +103,7 @@ def _elementwise(
         if derivative is ONE:
             ci = c
         elif derivative is MINUS_ONE:
-            ci = negative(c)
+            ci = negative(unbroadcast(c, source.aval.shape))  # the sum is smaller
         elif derivative is ZERO or derivative is NOT_DIFFERENTIABLE:
             continue
         else:
@@ -112,13 +112,26 @@ def _elementwise(
             if operands is None:
                 operands = [Array(n) for n in inputs]
             d = derivative(Array(node), *operands, **node.params)
+            if not may_mask and _fits(d, source.aval.shape) and c.shape == node.aval.shape:
+                c_there = unbroadcast(c, source.aval.shape)  # it is the same all along these axes
+            else:
+                c_there = c
             try:
-                ci = masked_product(c, d) if may_mask else multiply(c, d)
+                ci = masked_product(c, d) if may_mask else multiply(c_there, d)
             except (TypeError, ValueError) as error:
                 raise not_a_derivative(node, d, error) from error
         if ci._node.aval.shape != source.aval.shape and ci.shape == node.aval.shape:
             ci = unbroadcast(ci, source.aval.shape)
         give(source, ci, hands_zeros)
+
+
+def _fits(d: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a derivative is an array that broadcasts to a shape."""
+    found = getattr(d, "shape", None)
+    return (
+        isinstance(found, tuple) and len(found) <= len(shape)
+        and all(n in (1, m) for n, m in zip(found[::-1], shape[::-1], strict=False))
+    )  # fmt: skip
 
 
 def _mark(

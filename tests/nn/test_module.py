@@ -1,6 +1,7 @@
 """Module: what counts as a parameter, and the functions that walk over modules."""
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
@@ -187,10 +188,12 @@ def test_repr_of_trees_in_place_of_parameters(name):
         for n in nn.__all__
         if isinstance(getattr(nn, n), type) and issubclass(getattr(nn, n), nn.Module)
     ]
-    sized = (nn.Linear, nn.AllToShardedLinear, nn.ShardedToAllLinear)
-    assert set(sized) <= set(layers)
     for layer in layers:
-        module = layer(2, 3) if layer in sized else layer()
+        required = [
+            p for p in inspect.signature(layer).parameters.values() if p.default is p.empty
+            and p.kind is p.POSITIONAL_OR_KEYWORD
+        ]  # fmt: skip
+        module = layer(*[2, 3, 1][: len(required)])
         for made in (module, nn.Sequential(module, nn.relu)):
             assert layer.__name__ in repr(nv.tree.map(LEAVES[name], made))
 

@@ -1,7 +1,7 @@
 """IR -> NumPy program: simplify, schedule, plan, emit."""
 
 from nuvec.core.lower import lazy as lazy  # evaluation uses it from here on
-from nuvec.core.lower.plan import Memory
+from nuvec.core.lower.placement import Memory
 from nuvec.core.lower.program import Cost, Plan, lower, lower_donating, lower_into
 
 __all__ = ["Cost", "Memory", "Plan", "lower", "lower_donating", "lower_into"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nuvec.core.lower.plan import Buffer, Placement
+from nuvec.core.lower.placement import Buffer, Placement
 
 
 class Views(tuple[np.ndarray, ...]):

@@ -6,11 +6,8 @@ lets go of some.  Tracebacks show its lines.
 
 from __future__ import annotations
 
-import contextvars
 import itertools
-import keyword
 import linecache
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,22 +19,34 @@ from nuvec.core.config import config
 from nuvec.core.interpreter import lower_checked
 from nuvec.core.ir import IR, Atom, Eqn, Var
 from nuvec.core.lower.arena import Arenas, Scratch
+from nuvec.core.lower.errstate import ERRORS, IGNORED
 from nuvec.core.lower.layout import Layout
 from nuvec.core.lower.overlap import Started, under_way
-from nuvec.core.lower.plan import Handover, Into, Placement, Step
+from nuvec.core.lower.placement import Handover, Into, Placement, Step
+from nuvec.core.lower.text import (
+    Names,
+    assigned,
+    comment,
+    describe,
+    dtype_text,
+    folded,
+    is_plain_value,
+    number_text,
+    plain,
+)
 from nuvec.core.lower.tiles import Compile, TileLoop
 from nuvec.core.ops.build import convert_dtype
 from nuvec.core.ops.contraction import dot_general_p
+from nuvec.core.ops.power import integer_power_p
 from nuvec.core.ops.shape import reshape_p, sum_p, transpose_p
 from nuvec.core.ops.summation import is_plain
 from nuvec.core.primitive import IDENTITY
-from nuvec.core.printer import format_value
 from nuvec.core.profiler import Note, Steps, note_of_eqn, note_of_tiles
 from nuvec.core.traceback import PROGRAM
 
+_FAST = frozenset((dtypes.float32, dtypes.float64))
 DELETED = 1024  # bytes from which a dead value's name is deleted; less is not worth a line
 _numbers = itertools.count(1)
-_SUFFIX = re.compile(r"\W")
 
 
 class Emitted:
@@ -82,61 +91,12 @@ def emit_tile(ir: IR, placement: Placement) -> Emitted:
     return emitter.run((False,) * len(ir.inputs), None)
 
 
-def _ignoring_errors() -> tuple[Any, Any]:
-    """The context variable of np.errstate and its value for all="ignore": setting it is seven
-    times faster than np.errstate, and it is found without relying on where NumPy keeps it."""
-    before = dict(contextvars.copy_context())
-    with np.errstate(all="ignore"):
-        inside = contextvars.copy_context()
-        changed = [v for v, value in inside.items() if before.get(v) is not value]
-        if len(changed) == 1:
-            return changed[0], inside[changed[0]]
-    return _ErrstateVariable(), None
-
-
-class _ErrstateVariable:
-    """Stands in for the context variable where there is none."""
-
-    def set(self, value: Any) -> Any:
-        state = np.errstate(all="ignore")
-        state.__enter__()
-        return state
-
-    def reset(self, state: Any) -> None:
-        state.__exit__(None, None, None)
-
-
-ERRORS, IGNORED = _ignoring_errors()
-
-
 def own(value: Any, others: Sequence[Any]) -> Any:
     """An output that may be, or be a view of, what is not the caller's: copied when it is."""
     for other in others:
         if value is other or np.may_share_memory(value, other):
             return value.copy("K")
     return value
-
-
-class _Names:
-    """Names that are unique in the program and mean what the user called the values."""
-
-    def __init__(self) -> None:
-        self.taken = set(keyword.kwlist) | set(dir(__builtins__)) | {"np", "program"}
-
-    def new(self, wish: str) -> str:
-        name = _SUFFIX.sub("_", wish)
-        if not name.isidentifier() or name.startswith("__"):
-            name = f"v_{name}".rstrip("_")
-        if name in self.taken:
-            stem = name.rstrip("_")
-            name = next(n for k in itertools.count(1) if (n := f"{stem}_{k}") not in self.taken)
-        self.taken.add(name)
-        return name
-
-    def numbered(self, letter: str, start: int) -> str:
-        name = next(n for k in itertools.count(start) if (n := f"{letter}{k}") not in self.taken)
-        self.taken.add(name)
-        return name
 
 
 class _Emitter:
@@ -152,7 +112,7 @@ class _Emitter:
         self.tick = ""
         self.ir = ir
         self.placement = placement
-        self.names = _Names()
+        self.names = Names()
         self.namespace: dict[str, Any] = {"np": np}
         self.header: list[str] = []  # what the namespace holds, as far as it can be written
         self.lines: list[str] = []
@@ -160,6 +120,7 @@ class _Emitter:
         self.variables: dict[Var, str] = {}
         self.foreign: dict[Any, Callable[..., Any]] = {}
         self.count = 0
+        self.assigned = assigned(ir)
         for k, v in enumerate(ir.inputs):
             wish = v.hint or (names[k] if k < len(names) else "")
             self.variables[v] = self.names.new(wish) if wish else self.fresh()
@@ -169,6 +130,11 @@ class _Emitter:
             self.variables[v] = name
         self.into = {k: self.names.numbered("into", k) for k, *_ in placement.into}
         self.buffers = [self.names.numbered("t", k) for k in range(len(placement.buffers))]
+
+    def name_of(self, v: Var) -> str:
+        """A new name for a result: the user's, where known."""
+        wish = v.hint or self.assigned.get(v, "")
+        return self.names.new(wish) if wish else self.fresh()
 
     def fresh(self) -> str:
         name = self.names.numbered("v", self.count)
@@ -199,10 +165,11 @@ class _Emitter:
         else:
             self.copy_out()
             self.lines.append(f"return {self.outputs()}")
-        body = "\n    ".join(self.lines)
+        lines = [f"def program({', '.join(arguments)}):", *[f"    {line}" for line in self.lines]]
+        body = "\n".join([part for line in lines for part in folded(line)])
         head = "\n".join(self.header)
         head = f"{head}\n\n" if head else ""
-        source = f"{head}def program({', '.join(arguments)}):\n    {body}\n"
+        source = f"{head}{body}\n"
         filename = f"{PROGRAM}{next(_numbers)}>"
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
         # The header is for reading: what it says is in the namespace already.
@@ -265,7 +232,7 @@ class _Emitter:
         self.pending[eqn] = name
         if self.steps is not None:
             function = f"{self.tick}.beside, {self.steps.add(note_of_eqn(eqn))}, {function}"
-        self.lines.append(f"{name} = {self.started}.start({function}, {arguments}{_comment(eqn)}")
+        self.lines.append(f"{name} = {self.started}.start({function}, {arguments}{comment(eqn)}")
         self.let_go(step)
         self.note(lambda: Note(f"start {eqn.primitive.name}", "wait", source=eqn.source))
 
@@ -273,13 +240,13 @@ class _Emitter:
         for place in places:
             (eqn,) = steps[place].group.eqns
             left = self.results(eqn)
-            self.lines.append(f"{left} = {self.pending[eqn]}.result(){_comment(eqn)}")
+            self.lines.append(f"{left} = {self.pending[eqn]}.result(){comment(eqn)}")
             self.note(partial(Note, f"wait for {eqn.primitive.name}", "wait", source=eqn.source))
 
     def results(self, eqn: Eqn) -> str:
         """The names of an equation's results, new ones, as they stand on the left of a call."""
         for v in eqn.outputs:
-            self.variables[v] = self.names.new(v.hint) if v.hint else self.fresh()
+            self.variables[v] = self.name_of(v)
         names = ", ".join(self.variables[v] for v in eqn.outputs)
         return f"{names}," if eqn.primitive.multiple and len(eqn.outputs) == 1 else names
 
@@ -291,7 +258,7 @@ class _Emitter:
             call = self.call(eqn, step)
             left = self.results(eqn)
             text = f"{left} = {call}" if left else call
-            self.lines.append(f"{text}{_comment(eqn)}")
+            self.lines.append(f"{text}{comment(eqn)}")
         self.let_go(step)
         whole = step.group.rows is None
         self.note(lambda: note_of_eqn(eqn) if whole else _note_of_loop(self.loops[-1]))
@@ -314,7 +281,7 @@ class _Emitter:
         number = {v: k for k, v in enumerate(group.inputs)}
         over = {k: number[t] for k, t in enumerate(targets) if isinstance(t, Var)}
         for v in group.outputs:
-            self.variables[v] = self.names.new(v.hint) if v.hint else self.fresh()
+            self.variables[v] = self.name_of(v)
         loop = TileLoop(group, self.variables, over, self.compile_tile)
         self.loops.append(loop)
         name = self.names.new(f"tiles_{len(self.loops)}")
@@ -370,7 +337,7 @@ class _Emitter:
 
     def bind_name(self, name: str, value: Any, text: str | None) -> None:
         self.namespace[name] = value
-        line = f"# {name}: {_describe(value)}" if text is None else text.replace("@", name)
+        line = f"# {name}: {describe(value)}" if text is None else text.replace("@", name)
         if line:
             self.header.append(line)
 
@@ -383,10 +350,10 @@ class _Emitter:
         name = self.bound.get(key)
         if name is None:
             kind = "array" if array else "scalar"
-            number = _number(atom.value)
+            number = number_text(atom.value)
             wish = f"{kind}_{number}".replace("-", "minus_").replace("+", "")
-            name = self.bound[key] = self.names.new(_SUFFIX.sub("_", wish))
-            dtype = _dtype_text(atom.aval.dtype)
+            name = self.bound[key] = self.names.new(plain(wish))
+            dtype = dtype_text(atom.aval.dtype)
             text = f"np.array({number}, {dtype})" if array else f"{dtype}({number})"
             value = np.array(atom.value, atom.aval.dtype) if array else atom.value
             self.bind_name(name, value, f"{name} = {text}")
@@ -395,9 +362,9 @@ class _Emitter:
     def param(self, name: str, value: Any) -> str:
         """A parameter's value: written out where its text is exact."""
         if isinstance(value, np.dtype) and value in dtypes.ALL:
-            text = f"@ = np.dtype({_dtype_text(value)})"
+            text = f"@ = np.dtype({dtype_text(value)})"
             return self.bind(f"{dtypes.name(value)}_dtype", value, text)
-        return repr(value) if _is_plain(value) else self.bind(name, value)
+        return repr(value) if is_plain_value(value) else self.bind(name, value)
 
     # Calls
 
@@ -412,16 +379,19 @@ class _Emitter:
         if product is not None:
             function, arguments = product
         else:
+            params = eqn.params
+            if primitive is integer_power_p and params["exponent"] == 2:
+                lower, params = np.square, {}  # as its lowering does
             if primitive.foreign:
                 lower = self.checked(eqn)
-                function = self.bind(f"{_SUFFIX.sub('_', primitive.name)}_", lower, "")
+                function = self.bind(f"{plain(primitive.name)}_", lower, "")
             elif isinstance(lower, np.ufunc) and getattr(np, lower.__name__, None) is lower:
                 function = f"np.{lower.__name__}"
             else:
-                function = self.bind(f"{_SUFFIX.sub('_', primitive.name)}_", lower, "")
+                function = self.bind(f"{plain(primitive.name)}_", lower, "")
             array = isinstance(lower, np.ufunc) and len(eqn.inputs) > 1
             arguments = [self.atom(a, array) for a in eqn.inputs]
-            arguments += [f"{k}={self.param(k, v)}" for k, v in eqn.params.items()]
+            arguments += [f"{k}={self.param(k, v)}" for k, v in params.items()]
         if step.target is not None:
             arguments.append(f"out={self.out(step.target, eqn.outputs[0])}")
         return f"{function}({', '.join(arguments)})"
@@ -450,10 +420,13 @@ class _Emitter:
         if eqn.primitive is not dot_general_p or eqn.params["batch"] != ((), ()):
             return None
         x, y = eqn.inputs
-        matrices = x.aval.ndim == y.aval.ndim == 2 and eqn.params["contract"] == ((1,), (0,))
-        if matrices and x.aval.shape[1] != 1 and x.aval.dtype in (dtypes.float32, dtypes.float64):
-            return "np.dot", [self.atom(x), self.atom(y)]
-        return None
+        if not x.aval.ndim == y.aval.ndim == 2 or x.aval.dtype not in _FAST:
+            return None
+        (xc, yc) = eqn.params["contract"]
+        if len(xc) != 1 or x.aval.shape[xc[0]] == 1:
+            return None
+        left, right = "" if xc == (1,) else ".T", "" if yc == (0,) else ".T"
+        return "np.dot", [self.atom(x) + left, self.atom(y) + right]
 
     def direct(self, eqn: Eqn) -> str | None:
         """The same call without the Python around it, for the commonest lowerings."""
@@ -488,37 +461,3 @@ def _note_of_loop(loop: TileLoop) -> Note:
     group = loop.group
     given, got = [v.aval for v in group.inputs], [v.aval for v in group.outputs]
     return note_of_tiles(group.eqns, loop.total, given, got)
-
-
-def _comment(eqn: Eqn) -> str:
-    """What an equation makes, and the user's line."""
-    avals = ", ".join(str(v.aval) for v in eqn.outputs)
-    where = f"  {eqn.source}" if eqn.source else ""
-    return f"  # {avals}{where}".rstrip(" #")
-
-
-def _is_plain(value: Any) -> bool:
-    kind = type(value)
-    if kind is tuple:
-        return all(_is_plain(v) for v in value)
-    if kind is float:
-        return value == value and abs(value) != float("inf")
-    return value is None or kind in (bool, int, str)
-
-
-def _describe(value: Any) -> str:
-    text = format_value(value)
-    return text if len(text) < 80 and "\n" not in text else type(value).__name__
-
-
-def _dtype_text(dtype: np.dtype) -> str:
-    return "bool" if dtypes.is_bool(dtype) else (
-        "ml_dtypes.bfloat16" if dtype == dtypes.bfloat16 else f"np.{dtypes.name(dtype)}"
-    )  # fmt: skip
-
-
-def _number(value: Any) -> str:
-    """A literal's value as text that gives it back."""
-    if isinstance(value, np.bool_):
-        return str(bool(value))
-    return str(value)

@@ -13,7 +13,8 @@ from nuvec.core.config import config
 from nuvec.core.ir import IR, Eqn
 from nuvec.core.lower.emit import Emitted, emit, emit_tile
 from nuvec.core.lower.inline import inline
-from nuvec.core.lower.plan import Memory, Placement, place
+from nuvec.core.lower.placement import Memory, Placement
+from nuvec.core.lower.plan import place
 from nuvec.core.lower.schedule import Group, schedule
 from nuvec.core.lower.simplify import simplify
 from nuvec.core.lower.tiles import Body, TileLoop

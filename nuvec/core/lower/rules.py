@@ -20,6 +20,7 @@ from nuvec.core.ops.arithmetic import multiply_p
 from nuvec.core.ops.build import convert_dtype
 from nuvec.core.ops.contraction import dot_general_p, free_axes
 from nuvec.core.ops.differentiation import optimization_barrier_p
+from nuvec.core.ops.power import MULTIPLIED, integer_power_p
 from nuvec.core.ops.shape import broadcast_to_p, reshape_p, transpose_p
 from nuvec.core.primitive import MARK, Primitive
 
@@ -258,6 +259,27 @@ def _ordered(x: Atom, order: tuple[int, ...], shape: tuple[int, ...], known: Kno
     return x if x.aval.shape == shape else known.make(reshape_p, (x,), shape=shape)
 
 
+# Powers
+
+
+def _power(eqn: Eqn, known: Known) -> Replacement:
+    """The products that the lowering makes of a small power, one equation each."""
+    exponent, dtype = eqn.params["exponent"], eqn.outputs[0].aval.dtype
+    if not 2 < exponent <= MULTIPLIED or dtypes.accumulation(dtype) is not dtype:
+        return None
+    (x,) = eqn.inputs
+    result: Atom | None = None
+    square, size = x, exponent
+    while size > 1:
+        if size & 1:
+            result = square if result is None else known.make(multiply_p, (result, square))
+        size >>= 1
+        square = known.make(integer_power_p, (square,), exponent=2)
+    if result is None:  # the last square is the power itself
+        return (square,)
+    return Equation(multiply_p, (result, square), {})
+
+
 # Conversions
 
 
@@ -324,6 +346,8 @@ ROWS: tuple[Row, ...] = (
     Row("dot_general(x, y) over axes of size 1", "multiply(x, y)",
         "a sum of one product is the product, which is how it is computed",
         _only(dot_general_p), _outer_product),
+    Row("integer_power(x, n), n from 3 to 8", "multiply(x, square(x)), ...",
+        "it is the products that the lowering makes, in its order", _only(integer_power_p), _power),
     Row("convert(convert(x, d), e)", "convert(x, e)", "d holds every value of x's dtype",
         _only(convert_dtype), _convert_convert),
     Row("convert(x, x.dtype)", "x", "nothing changes", _only(convert_dtype), _convert_same),

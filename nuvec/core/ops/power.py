@@ -18,7 +18,7 @@ from nuvec.core.ops.shape import broadcast_to
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 
-_MULTIPLIED = 8  # up to this exponent the rounding of repeated multiplication stays negligible
+MULTIPLIED = 8  # up to this exponent the rounding of repeated multiplication stays negligible
 
 
 class NegativePowerError(DtypeError, ValueError):
@@ -79,7 +79,7 @@ def power(x: Any, y: Any, /) -> Array:
     """
     if type(y) is int:
         return _static_power(x, y)
-    if type(y) is float and (y == 0.5 or (y.is_integer() and -_MULTIPLIED <= y <= _MULTIPLIED)):
+    if type(y) is float and (y == 0.5 or (y.is_integer() and -MULTIPLIED <= y <= MULTIPLIED)):
         base, _ = promote_operands("power", (x, y), numeric)
         return sqrt(base) if y == 0.5 else _static_power(base, int(y))
     return _power(x, y)
@@ -111,7 +111,7 @@ def _integer_power_lower(x: Any, exponent: int, out: Any = None) -> Any:
 
 def _product(x: Any, exponent: int) -> Any:
     size = -exponent if exponent < 0 else exponent
-    if size > _MULTIPLIED and dtypes.is_inexact(x.dtype):
+    if size > MULTIPLIED and dtypes.is_inexact(x.dtype):
         return _rounded_once(x, exponent)
     if size > 2 and x.dtype in (dtypes.float16, dtypes.bfloat16):
         return _rounded_once(x, exponent)

@@ -21,6 +21,7 @@ from nuvec.core.ops.indexing import gather_p
 from nuvec.core.ops.reduction import max_p
 from nuvec.core.ops.shape import reshape, sum, transpose
 from nuvec.core.primitive import TABLE, Primitive
+from nuvec.core.traceback import note_source
 from tests.core.lower.programs import bits, check, eqn, f4, program
 from tests.core.toy_ir import NO_RULES
 
@@ -49,17 +50,41 @@ def program(x, w):
     try:
         v0 = np.add(x, w)  # float32[4,3]
         v1 = np.multiply(v0, array_0_5, out=v0)  # float32[4,3]
-        v2 = np.exp(v1, out=v1)  # float32[4,3]
-        v3 = np.multiply(v2, v2, out=t0)  # float32[4,3]
-        v4 = np.add.reduce(v3, (0,), float32_dtype)  # float32[3]
-        v5 = v2.transpose((1, 0))  # float32[3,4]
-        v6 = v5.reshape((12,))  # float32[12]
+        h = np.exp(v1, out=v1)  # float32[4,3]
+        v2 = np.multiply(h, h, out=t0)  # float32[4,3]
+        v3 = np.add.reduce(v2, (0,), float32_dtype)  # float32[3]
+        v4 = h.transpose((1, 0))  # float32[3,4]
+        v5 = v4.reshape((12,))  # float32[12]
         arenas.give(arena)
-        return [v4, v6]
+        return [v3, v5]
     finally:
         errors.reset(before)
 """
     )
+
+
+def test_long_lines_are_folded() -> None:
+    avals = [f4(3)] * 12
+    names = [f"a_rather_long_name_{k}" for k in range(12)]
+    ir = program(lambda *xs: [x + 1 for x in xs], *avals, names=names)
+    plan = check(ir, *[np.ones(3, np.float32)] * 12)
+    lines = plan.source.splitlines()
+    assert "def program(" in lines
+    assert all(len(line.partition("  # ")[0]) <= 105 for line in lines if "return [" not in line)
+
+
+def test_an_error_in_a_folded_line_names_the_users_line() -> None:
+    def f(x, *indices):  # type: ignore[no-untyped-def]
+        return [gather_p.bind(x, *indices, axes=tuple(range(6)), mode="raise")]
+
+    names = ["x", *[f"the_indices_along_axis_{k}" for k in range(6)]]
+    index = aval((4,), np.dtype(np.int64))
+    run = lower(program(f, f4(2, 2, 2, 2, 2, 2), *[index] * 6, names=names)).run
+    arguments = [np.zeros(4, np.int64)] * 5 + [np.full(4, 7)]
+    with pytest.raises(IndexError) as caught:
+        run(np.zeros((2,) * 6, np.float32), *arguments)
+    note_source(caught.value)
+    assert "test_emit.py" in caught.value.__notes__[0]
 
 
 def test_names_are_the_users_where_they_can_be() -> None:

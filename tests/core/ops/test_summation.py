@@ -77,5 +77,9 @@ def test_compiled_bits(shape):
         y = x * 2
         return y.sum(0), y.T.sum(-1), (y + 1).sum(), nv.grad(lambda b: ((x + b) ** 2).sum())(x[0])
 
-    for ours, interpreted in zip(nv.compile(f)(x), f(x), strict=True):
-        assert np.asarray(ours).tobytes() == np.asarray(interpreted).tobytes()
+    compiled, interpreted = nv.compile(f), f(x)
+    for ours, expected in zip(compiled(x), interpreted, strict=True):  # in tiles where it is large
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-3)
+    with nv.config.override(passes=nv.config.passes - {"partial_sums"}):
+        for ours, expected in zip(compiled(x), interpreted, strict=True):
+            assert np.asarray(ours).tobytes() == np.asarray(expected).tobytes()
