@@ -20,7 +20,9 @@ _TRANSPORTS: dict[str, str | None] = {
     "mpi": "mpi4py",
     "gloo": "torch",
 }
-_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_THREAD_VARIABLES = (
+    "NUVEC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+)  # fmt: skip
 
 
 def _version(package: str) -> str:

@@ -9,18 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from nuvec.core.lower.threads import cores
 from nuvec.distributed._lifeline import VARIABLE
 from nuvec.distributed.rendezvous import PARENT
 
 _PR_SET_PDEATHSIG = 1
-_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def available_cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+_THREAD_VARIABLES = (
+    "NUVEC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+)  # fmt: skip
 
 
 def rank_environment(
@@ -36,7 +32,7 @@ def rank_environment(
     # What an outer job or an earlier setting said about the job would contradict ours.
     for name in ("NUVEC_HOSTFILE", "NUVEC_SECRET_FILE", PARENT):
         environment.pop(name, None)
-    share = str(max(1, available_cores() // size))
+    share = str(max(1, cores() // size))
     for name in _THREAD_VARIABLES:
         environment.setdefault(name, share)
     environment["PYTHONUNBUFFERED"] = "1"

@@ -103,7 +103,7 @@ def test_options(script: Callable[[str], str], tmp_path: Path) -> None:
     path = script(
         """
         print(os.getcwd(), os.environ["A"], os.environ["OMP_NUM_THREADS"],
-              os.environ["OPENBLAS_NUM_THREADS"])
+              os.environ["OPENBLAS_NUM_THREADS"], os.environ["NUVEC_THREADS"])
         """
     )
     done = launch(
@@ -119,7 +119,8 @@ def test_options(script: Callable[[str], str], tmp_path: Path) -> None:
     )
     cores = len(os.sched_getaffinity(0))
     own = os.environ.get("OPENBLAS_NUM_THREADS", str(cores))
-    assert done.stdout == f"{tmp_path} b=c 7 {own}\n"
+    threads = os.environ.get("NUVEC_THREADS", str(cores))
+    assert done.stdout == f"{tmp_path} b=c 7 {own} {threads}\n"
     assert "started rank 0 as process" in done.stderr
     done = launch("-n", "2", "-m", "platform", "--terse")
     assert done.returncode == 0 and done.stdout.startswith("[")
