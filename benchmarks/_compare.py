@@ -15,7 +15,8 @@ import json
 import platform
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ class Case:
     targets   -- by peer: the largest ratio of nuvec's time to the peer's that is aimed at
     tolerance -- how closely results must agree, relative to their size and to the root mean
                  square of the array they are in
+    same_bits -- sets of frameworks whose results must be the same to the last bit
     """
 
     name: str
@@ -43,6 +45,7 @@ class Case:
     unit: str = "ms"
     targets: Mapping[str, float] = field(default_factory=dict)
     tolerance: float = 1e-4
+    same_bits: Sequence[Collection[str]] = ()
 
 
 UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0, "MB": 1.0}
@@ -150,6 +153,7 @@ def _measure(
         raise WorkerError(f"{case.name}: no framework that is here can do it")
     results = {worker.name: decode(a["result"]) for worker, a in prepared.items()}
     _compare(case, results)
+    _compare_bits(case, {worker.name: a["bits"] for worker, a in prepared.items()})
     times: dict[str, list[float]] = {worker.name: [] for worker in prepared}
     order = list(prepared)
     for _ in range(rounds):
@@ -186,6 +190,18 @@ def _compare(case: Case, results: Mapping[str, Sequence[np.ndarray]]) -> None:
                 )
 
 
+def _compare_bits(case: Case, bits: Mapping[str, str]) -> None:
+    """Raise WorkerError unless results that must be the same are."""
+    for names in case.same_bits:
+        first, *others = [name for name in bits if name in names] or [""]
+        for name in others:
+            if bits[name] != bits[first]:
+                raise WorkerError(
+                    f"{case.name}: {name} and {first} differ in some bits of their results, and "
+                    "must not; nothing was timed"
+                )
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """The median and the quartiles around it."""
     low, middle, high = (
@@ -197,7 +213,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def _print_head(report: Mapping[str, Any]) -> None:
     print(report["machine"])
     versions = ", ".join(f"{name} {text}" for name, text in report["versions"].items())
-    print(f"{versions}; threads: {report['threads']}")
+    print(textwrap.fill(f"{versions}; threads: {report['threads']}", 100))
     for name in report["missing"]:
         print(f"missing: {name} (setup_peers.py {name} makes it, or --peer {name}=PYTHON)")
 
@@ -208,11 +224,12 @@ def print_case(
     scale = UNITS[case.unit] / case.divisor
     print(f"\n{case.name}: {case.text}")
     head = f"{case.unit:>9} {'quartiles':>19} {'nuvec / it':>11} {'quartiles':>13}  target"
-    print(f"  {'':13} {head}")
+    width = max([13, *map(len, figures)])
+    print(f"  {'':{width}} {head}")
     for name, figure in figures.items():
         own = figure["megabytes" if case.unit == "MB" else "seconds"]
         ratio = figure.get("ratio")
-        row = f"  {name:13} {own['median'] * scale:9.3f} "
+        row = f"  {name:{width}} {own['median'] * scale:9.3f} "
         row += f"{own['low'] * scale:9.3f}-{own['high'] * scale:<9.3f} "
         if name != "nuvec" and ratio:
             row += f"{ratio['median']:11.2f} {ratio['low']:6.2f}-{ratio['high']:<6.2f}"
@@ -223,7 +240,7 @@ def print_case(
     for name in missing:
         target = case.targets.get(name)
         unknown = "" if target is None else f"; its target of {target:.2f} is not measured"
-        print(f"  {name:13}   missing{unknown}")
+        print(f"  {name:{width}}   missing{unknown}")
     sys.stdout.flush()
 
 

@@ -29,9 +29,9 @@ def find_python(name: str, given: Mapping[str, str]) -> str | None:
     """The interpreter of a framework's environment; None when there is none."""
     if name in given:
         return given[name]
-    if name in IN_THIS_ENVIRONMENT:
-        return sys.executable
     owner = environment_of(name)
+    if owner in IN_THIS_ENVIRONMENT:
+        return sys.executable
     if owner in given:
         return given[owner]
     python = peers_directory() / owner / "bin" / "python"
@@ -108,9 +108,9 @@ def environment_for(name: str, threads: int) -> dict[str, str]:
     environment["NPROC"] = str(threads)  # read by XLA for the size of its pool
     if name == "jax" and threads == 1:
         environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    if name == "nuvec":
+    if environment_of(name) == "nuvec":
         environment["NUVEC_THREADS"] = str(threads)
-    if name in IN_THIS_ENVIRONMENT:
+    if environment_of(name) in IN_THIS_ENVIRONMENT:
         # This checkout, whether or not it is the one installed.
         paths = (str(CHECKOUT), environment.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

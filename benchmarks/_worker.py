@@ -5,7 +5,7 @@ object a line on standard input with one a line on standard output:
 
     {"do": "prepare", "case": "gradient", "seconds": 0.1}
         -> {"result": [base64 of float64 bytes, for each array], "first": s of the first call,
-            "calls": in a round}
+            "bits": a hash of all their bits, "calls": in a round}
     {"do": "round"}                         -> {"seconds": per call of the case prepared last}
     {"do": "memory"}                        -> {"peak_mb": of the process so far}
     {"do": "version"}                       -> {"version": of the framework}
@@ -17,6 +17,7 @@ runs in the peers' environments: it needs nothing but NumPy.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import resource
@@ -67,7 +68,7 @@ class _Worker:
 
     def version(self) -> dict[str, Any]:
         # nuvec is run from the checkout, whatever may be installed beside it.
-        if self._name == "nuvec":
+        if environment_of(self._name) == "nuvec":
             return {"version": "(this checkout)"}
         return {"version": version(environment_of(self._name))}
 
@@ -82,13 +83,13 @@ class _Worker:
         start = time.perf_counter()
         result = task()
         first = time.perf_counter() - start
-        numbers = _encode(result)
+        numbers, bits = _encode(result), _hash(result)
         del result
         calls = 1
         while (spent := _time(task, calls)) < seconds / 4:
             calls *= 2
         self._calls = max(1, round(calls * seconds / spent))
-        return {"result": numbers, "first": first, "calls": self._calls}
+        return {"result": numbers, "bits": bits, "first": first, "calls": self._calls}
 
     def round(self) -> dict[str, Any]:
         assert self._task is not None, "prepare comes first"
@@ -113,6 +114,16 @@ def environment_of(framework: str) -> str:
 
 def _encode(result: Any) -> list[str]:
     return [base64.b64encode(_digest(a).tobytes()).decode() for a in _leaves(result)]
+
+
+def _hash(result: Any) -> str:
+    """Of the dtypes, the shapes and every bit; two zeros of unlike sign differ, too."""
+    found = hashlib.blake2b(digest_size=16)
+    for leaf in _leaves(result):
+        array = np.asarray(leaf)
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def _leaves(tree: Any) -> Iterator[Any]:

@@ -416,16 +416,18 @@ class _Emitter:
         return self.foreign.setdefault((primitive, avals), run)
 
     def product(self, eqn: Eqn) -> tuple[str, list[str]] | None:
-        """The function and operands of a product of two matrices, as its lowering calls them."""
+        """The function and operands of a product of matrices or vectors, as its lowering calls
+        them."""
         if eqn.primitive is not dot_general_p or eqn.params["batch"] != ((), ()):
             return None
         x, y = eqn.inputs
-        if not x.aval.ndim == y.aval.ndim == 2 or x.aval.dtype not in _FAST:
-            return None
         (xc, yc) = eqn.params["contract"]
+        if x.aval.ndim not in (1, 2) or y.aval.ndim not in (1, 2) or x.aval.dtype not in _FAST:
+            return None
         if len(xc) != 1 or x.aval.shape[xc[0]] == 1:
             return None
-        left, right = "" if xc == (1,) else ".T", "" if yc == (0,) else ".T"
+        left = "" if xc[0] == x.aval.ndim - 1 else ".T"
+        right = "" if yc == (0,) else ".T"
         return "np.dot", [self.atom(x) + left, self.atom(y) + right]
 
     def direct(self, eqn: Eqn) -> str | None:
