@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from nuvec.core.config import PASSES
+from nuvec.core.lower.rules import ROWS
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 
@@ -56,3 +59,22 @@ def test_program_keeps_the_lines() -> None:
     assert program(text).splitlines()[2] == "x = 1"
     assert program(text).splitlines()[9] == "y = x"
     assert "rm" not in program(text)
+
+
+def rewrites() -> str:
+    """The table of docs/rewrites.md."""
+    rows = [f"| `{row.pattern}` | `{row.replacement}` | {row.why} |" for row in ROWS]
+    return "\n".join(["| from | to | why the bits stay |", "|---|---|---|", *rows, ""])
+
+
+def test_the_rewrites_are_those_of_the_simplifier() -> None:
+    document = CHECKOUT / "docs" / "rewrites.md"
+    text = document.read_text(encoding="utf-8")
+    assert text[text.index("| from |") :] == rewrites(), "the table must be what rewrites() gives"
+
+
+def test_every_pass_is_described() -> None:
+    """In order, by one row of the table of passes in docs/compile.md."""
+    text = (CHECKOUT / "docs" / "compile.md").read_text(encoding="utf-8")
+    described = re.findall(r"^\| ([a-z_]+) \| [a-z]", text, re.MULTILINE)
+    assert described == list(PASSES)

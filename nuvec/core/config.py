@@ -152,8 +152,8 @@ class Config:
     element; "fuse" runs groups of equations tile by tile; "partial_sums" lets sums over a group's
     rows join it; "threads" runs tiles on several cores; "overlap" runs communications beside the
     program; "in_place" writes over dead operands; "arena" keeps temporaries' memory from run to
-    run.  But for partial_sums, which adds up in another order, none changes a bit of any
-    result."""
+    run.  "partial_sums" adds up in another order, and the passes before it decide which sums; with
+    it left out, none of the others changes a bit of any result."""
     timeout: float
     """Seconds that a communication waits for its peers (NUVEC_TIMEOUT)."""
 

@@ -148,17 +148,22 @@ def tile_rows(rows: Rows, cut: Collection[Atom]) -> tuple[int, int] | None:
     than two tiles, or small ones.
 
     Tiles begin at multiples of 16 elements of every value: NumPy's vector loops then take the same
-    elements together as they do for the whole array, to the last bit."""
+    elements together as they do for the whole array, to the last bit.  (Elsewhere it is but the
+    sign of a NaN made of two that could differ.  Where rows are so wide that few of them make a
+    tile, the columns beside them may begin anywhere.)"""
     outer, count = math.prod(rows[: rows.outer]), math.prod(rows[rows.outer :])
     widest = max(row_bytes(a, rows) for a in cut)
     elements = [math.prod(a.aval.shape[len(rows) :]) for a in cut]
-    grain = max(ALIGNED // math.gcd(ALIGNED, n) for n in elements)
-    if rows.outer and (count * widest < TILE // 2 or count % grain):
-        return None
-    tiles = max(1, round(count * widest / TILE))
-    size = -(-count // tiles)
-    size = -(-size // grain) * grain
-    tiles = max(1, count // size)
-    if tiles > 1 and count - (tiles - 1) * size > size + size // 2:
-        tiles += 1
-    return None if tiles * outer < 2 or size * widest > 4 * TILE else (size, tiles)
+    for least in (1, ALIGNED):
+        grain = max([ALIGNED // math.gcd(ALIGNED, n) for n in elements if n >= least], default=1)
+        if rows.outer and (count * widest < TILE // 2 or count % grain):
+            continue
+        tiles = max(1, round(count * widest / TILE))
+        size = -(-count // tiles)
+        size = -(-size // grain) * grain
+        tiles = max(1, count // size)
+        if tiles > 1 and count - (tiles - 1) * size > size + size // 2:
+            tiles += 1
+        if tiles * outer > 1 and size * widest <= 4 * TILE:
+            return size, tiles
+    return None

@@ -9,8 +9,9 @@ program computes uncompiled does not depend on how it came to be evaluated toget
 from __future__ import annotations
 
 import sys
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from nuvec.core import interpreter
 from nuvec.core.config import config
 from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var
+from nuvec.core.lower.emit import Emitted
 from nuvec.core.lower.program import lower_exactly
 from nuvec.core.node import Node, context, is_literal, live, release
 from nuvec.core.profiler import recorded
@@ -25,7 +27,10 @@ from nuvec.core.profiler import recorded
 LARGE = 1 << 20  # bytes of a result from which a graph may gain
 CACHE_SIZE = 128  # programs kept; the least recently used goes first
 
-_programs: OrderedDict[Any, Callable[..., list[Any]]] = OrderedDict()
+# By structure: the program, or None for what was met once.  Making a program takes longer than
+# running it once gains, and a structure may never come again.
+_programs: OrderedDict[Any, Emitted | None] = OrderedDict()
+_lock = threading.Lock()
 
 
 def run_large(pending: list[Node], asked: Sequence[Node]) -> set[Node]:
@@ -69,22 +74,19 @@ def _run(nodes: list[Node], wanted: set[Node]) -> bool:
             needed.update(i for i in n.inputs if i in inside)
     graph = _Graph(nodes, needed)
     try:
-        run = _programs.get(graph.key)
+        program = _program(graph)
     except TypeError:  # a parameter that does not hash
         return False
-    if run is None:
-        with recorded("lower", "lower", equations=len(nodes)):
-            run = lower_exactly(graph.ir(), graph.contiguous, graph.record)
-        _programs[graph.key] = run
-        if len(_programs) > CACHE_SIZE:
-            _programs.popitem(last=False)
-    else:
-        _programs.move_to_end(graph.key)
+    if program is None:
+        return False
     try:
         with recorded("lazy graph", "program", equations=len(nodes)):
-            values = run(*[leaf.value for leaf in graph.leaves])
+            values = program.function(*[leaf.value for leaf in graph.leaves])
     except Exception:
         return False
+    finally:
+        if program.arenas is not None:
+            program.arenas.clear()  # there are many programs, and some run seldom
     for node, value in zip(graph.outputs, values, strict=True):
         node.value = value
     for node in reversed(views):
@@ -95,6 +97,22 @@ def _run(nodes: list[Node], wanted: set[Node]) -> bool:
         else:
             release(node)
     return True
+
+
+def _program(graph: _Graph) -> Emitted | None:
+    """The program of a graph; None where its structure is new."""
+    with _lock:
+        met = graph.key in _programs
+        program = _programs.get(graph.key)
+    if met and program is None:
+        with recorded("lower", "lower", equations=len(graph.nodes)):
+            program = lower_exactly(graph.ir(), graph.contiguous, graph.record)
+    with _lock:
+        _programs[graph.key] = program
+        _programs.move_to_end(graph.key)
+        if len(_programs) > CACHE_SIZE:
+            _programs.popitem(last=False)
+    return program
 
 
 def _needed(nodes: list[Node], wanted: set[Node]) -> set[Node]:

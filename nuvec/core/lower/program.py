@@ -224,15 +224,13 @@ def _contiguous_program(
         return _kept(emit(simple, placement, unchecked, None, (), _compile_tile, record)).function
 
 
-def lower_exactly(
-    ir: IR, contiguous: Sequence[bool], record: bool = False
-) -> Callable[..., list[Any]]:
+def lower_exactly(ir: IR, contiguous: Sequence[bool], record: bool = False) -> Emitted:
     """The program of a lazy graph, in which nothing is added up in another order.  `contiguous`
     says which inputs are C-contiguous (or scalars)."""
     simple = _simplified(ir, contiguous)
     placement = place(simple, schedule(simple, contiguous, False), contiguous)
     unchecked = (False,) * len(contiguous)
-    return _kept(emit(simple, placement, unchecked, None, (), _compile_tile, record)).function
+    return _kept(emit(simple, placement, unchecked, None, (), _compile_tile, record))
 
 
 def _compile_tile(ir: IR, into: Sequence[int], over: Mapping[int, int]) -> Body:

@@ -10,8 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from nuvec.core.config import config
 
+MOST = 256  # threads of the pool, which starts one only when no other is idle
+
 _lock = threading.Lock()
-_pools: dict[int, ThreadPoolExecutor] = {}  # at most one, by how many workers it has
+_pool: ThreadPoolExecutor | None = None
 
 
 def cores() -> int:
@@ -48,7 +50,7 @@ def run_all(work: Callable[[int], None], count: int, threads: int) -> None:
             except BaseException as error:
                 failed.append((k, error))
 
-    waiting = [_pool(threads - 1).submit(some) for _ in range(threads - 1)]
+    waiting = _submit(some, threads - 1)
     some()
     for future in waiting:
         _finish(future)
@@ -62,32 +64,27 @@ def _finish(future: Future[None]) -> None:
         future.result()
 
 
-def _pool(workers: int) -> ThreadPoolExecutor:
-    pool = _pools.get(workers)
-    if pool is None:
-        with _lock:
-            pool = _pools.get(workers)
-            if pool is None:
-                for old in _pools.values():
-                    old.shutdown(wait=False)  # what it has begun is finished
-                _pools.clear()
-                pool = _pools[workers] = ThreadPoolExecutor(workers, "nuvec-tiles")
-    return pool
+def _submit(some: Callable[[], None], count: int) -> list[Future[None]]:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(MOST, "nuvec-tiles")
+        return [_pool.submit(some) for _ in range(count)]
 
 
 def close() -> None:
     """End the pool's threads; the next group of tiles starts them anew."""
+    global _pool
     with _lock:
-        for pool in _pools.values():
-            pool.shutdown()
-        _pools.clear()
+        pool, _pool = _pool, None
+    if pool is not None:
+        pool.shutdown()
 
 
 def _forget() -> None:
     """In a forked child the pool's threads do not exist."""
-    global _lock
-    _lock = threading.Lock()
-    _pools.clear()
+    global _lock, _pool
+    _lock, _pool = threading.Lock(), None
 
 
 if hasattr(os, "register_at_fork"):
