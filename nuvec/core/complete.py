@@ -74,6 +74,8 @@ def check_complete(p: Primitive) -> None:
         explicit = found is (NOT_BATCHABLE if rule == "vmap" else NOT_DIFFERENTIABLE)
         if found is not None and not callable(found) and not explicit:
             refuse(f"{rule} must be a function, got {found!r}")
+    if p.updates is not None and not p.out:
+        refuse("updates= is for a lower that takes the operand as out=: give it out=True, too")
     if p.derivatives is not None:
         if not isinstance(p.derivatives, tuple):
             refuse(

@@ -141,7 +141,9 @@ class Config:
     check_ir: bool
     """Check every IR after recording and after every pass (NUVEC_CHECK_IR)."""
     debug_nans: bool
-    """Raise at the equation that makes the first NaN (NUVEC_DEBUG_NANS)."""
+    """Raise NanError at the equation that makes the first NaN of operands that have none
+    (NUVEC_DEBUG_NANS), also where what reads it would leave it out.  Compiled functions run one
+    equation at a time meanwhile, and keep what they were donated."""
     threads: int | None
     """Threads that evaluation may use (NUVEC_THREADS); None: as many as there are cores."""
     disable_compile: bool

@@ -19,6 +19,7 @@ __all__ = [
     "IRError",
     "LeakedTracerError",
     "MismatchError",
+    "NanError",
     "NuvecError",
     "OutOfBoundsError",
     "PeerError",
@@ -73,6 +74,10 @@ class ConcretizationError(NuvecError, TypeError):
 
 class LeakedTracerError(NuvecError, RuntimeError):
     """An array of a finished trace was used outside of it."""
+
+
+class NanError(NuvecError, FloatingPointError):
+    """An equation made a NaN of operands that had none, while `config.debug_nans` was on."""
 
 
 class IRError(NuvecError, AssertionError):

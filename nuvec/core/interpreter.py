@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from nuvec.core.config import config
 from nuvec.core.errors import ConcretizationError, LeakedTracerError, NuvecError
 from nuvec.core.ir import IR, Aval, Eqn, Literal
+from nuvec.core.nans import refuse_nans
 from nuvec.core.node import NO_PARAMS, Node, context, release
 from nuvec.core.profiler import recording
 from nuvec.core.queue import CommunicationQueue
@@ -64,8 +66,8 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
                 stack.append(i)
     del seen
     pending.sort(key=_in_program_order, reverse=True)
-    run = compute if not context.profiles else recording(compute)
-    if size >= LARGE and large_graphs is not None:
+    run = _running()
+    if size >= LARGE and large_graphs is not None and not config.debug_nans:
         node = i = None  # type: ignore[assignment]  # references are counted
         done = large_graphs(pending, nodes)
         pending = [n for n in pending if n not in done]
@@ -110,6 +112,29 @@ def compute(node: Node) -> None:
         node.inputs = ()
     else:
         release(node)
+
+
+def compute_checked(node: Node) -> None:
+    """`compute`, which refuses a NaN that the node makes; the node is then as it was before."""
+    if node.value is not None:
+        return
+    primitive, values = node.primitive, [i.value for i in node.inputs]
+    avals = node.aval if primitive.multiple else (node.aval,)
+    lower = lower_checked if primitive.foreign else _lower
+    result = lower(primitive, avals, values, node.params)
+    refuse_nans(primitive, values, result, node.source)
+    node.value = result
+    release(node)
+
+
+def _running() -> Callable[[Node], None]:
+    """What runs a node now."""
+    run = compute_checked if config.debug_nans else compute
+    return recording(run) if context.profiles else run
+
+
+def _lower(primitive: Any, avals: Any, values: Sequence[Any], params: dict[str, Any]) -> Any:
+    return primitive.lower(*values, **params)
 
 
 def lower_checked(
@@ -262,7 +287,7 @@ def bound_pending(node: Node) -> None:
     pending.sort(key=_in_program_order, reverse=True)
     blocked: set[Node] = set()
     seen.clear()
-    run = compute if not context.profiles else recording(compute)
+    run = _running()
     with np.errstate(all="ignore"):
         while pending:
             n = pending.pop()
@@ -281,8 +306,9 @@ def flush(queue: CommunicationQueue) -> None:
     evaluate(queue.pending())
 
 
-def interpret(ir: IR, *values: Any) -> list[Any]:
-    """Run a closed IR on NumPy values, equation by equation."""
+def interpret(ir: IR, *values: Any, nans: bool = True) -> list[Any]:
+    """Run a closed IR on NumPy values, equation by equation; with `nans` False, NanError is raised
+    at the first that makes a NaN."""
     environment: dict[Any, Any] = dict(zip(ir.inputs, values, strict=True))
     environment.update(ir.constants)
 
@@ -290,7 +316,10 @@ def interpret(ir: IR, *values: Any) -> list[Any]:
         return atom.value if type(atom) is Literal else environment[atom]
 
     for eqn in ir.eqns:
-        result = lower_eqn(eqn, [read(a) for a in eqn.inputs])
+        operands = [read(a) for a in eqn.inputs]
+        result = lower_eqn(eqn, operands)
+        if not nans:
+            refuse_nans(eqn.primitive, operands, result, eqn.source)
         if eqn.primitive.multiple:
             environment.update(zip(eqn.outputs, result, strict=True))
         else:
@@ -356,6 +385,6 @@ def _placeholders(node: Node, trace: Any) -> set[str]:
 
 
 __all__ = [
-    "compute", "evaluate", "fail", "flush", "interpret", "lower_checked", "lower_eqn",
+    "compute", "compute_checked", "evaluate", "fail", "flush", "interpret", "lower_checked", "lower_eqn",
     "queue_of",
 ]  # fmt: skip

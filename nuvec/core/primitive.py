@@ -27,6 +27,7 @@ from nuvec.core.complete import (
     check_params,
 )  # fmt: skip
 from nuvec.core.complete import ZERO as ZERO
+from nuvec.core.config import config
 from nuvec.core.errors import ArgumentError, NuvecError
 from nuvec.core.interpreter import bound_pending, queue_of
 from nuvec.core.ir import TOKEN, Aval, Eqn, NoAvalError, has_effect
@@ -58,7 +59,7 @@ class Primitive:
     name       -- unique; what text shows: identifiers with dots between them
     lower      -- `lower(*ndarrays, **params) -> ndarray`: the NumPy meaning.  With `out=True` it
                   also takes `out=` (a fresh buffer of the right shape and dtype, never an operand
-                  unless the primitive is elementwise) and returns it
+                  unless the primitive is elementwise or `updates` it) and returns it
     shape_rule -- `shape_rule(*avals, **params) -> Aval` (a tuple of them with `multiple`); raises
                   ShapeError, DtypeError or AxisError that says what was wrong and how to mend it
     kind       -- decides fusion, aliasing and ordering when lowering
@@ -93,6 +94,9 @@ class Primitive:
                   nothing where it is false.  So vmap evaluates what an element does not take
 
     out        -- lower accepts `out=`
+    updates    -- the operand that the result is a changed copy of (x of `x.at[i].set(v)`): lower
+                  accepts that operand itself as `out=`, which it then changes and does not copy.
+                  Its bits are those it gives in another buffer
     selects    -- passes exact zeros to operands not selected (where, maximum): see
                   `masked_product`
     multiple   -- several results
@@ -130,6 +134,7 @@ class Primitive:
     axis: Callable[..., Any] | None = None
     guard: Callable[..., Any] | None = None
     out: bool = False
+    updates: int | None = None
     selects: bool = False
     multiple: bool = False
     effect: bool = False
@@ -276,7 +281,7 @@ def _finish(
         node = Node(primitive, nodes, params or NO_PARAMS, tuple(out), marks)
     else:
         node = Node(primitive, nodes, params or NO_PARAMS, out, marks)
-    if context.symbolic:
+    if context.symbolic or config.debug_nans:
         node.source = format_user_frame()
     if effect:
         log_effect(node, traces)

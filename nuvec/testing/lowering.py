@@ -129,7 +129,26 @@ def _check_equation(eqn: Eqn, operands: list[np.ndarray], rtol: float | None) ->
             raise _wrong(eqn, operands, "did not return the buffer given as `out`")
         if not same_bits(buffer, expected[0]):
             raise _wrong(eqn, operands, f"wrote {buffer} into `out`, and returns {expected[0]}")
+    if primitive.updates is not None:
+        _check_update(eqn, fixed, expected[0], lower, primitive.updates)
     return expected
+
+
+def _check_update(
+    eqn: Eqn, fixed: list[np.ndarray], expected: np.ndarray, lower: Callable[..., Any], place: int
+) -> None:
+    """It gives the same when it changes the operand that the result is a changed copy of."""
+    old = fixed[place]
+    if not expected.ndim or old.shape != expected.shape or old.dtype != expected.dtype:
+        return
+    given = list(fixed)
+    given[place] = buffer = old.copy()
+    result = lower(given, out=buffer)
+    if result is not buffer or not same_bits(buffer, expected):
+        raise _wrong(
+            eqn, fixed, f"with operand {place} itself as `out`, which it `updates`, returned "
+            f"{result}, else {expected}",
+        )  # fmt: skip
 
 
 def _check_elementwise(

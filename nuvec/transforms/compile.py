@@ -45,6 +45,7 @@ from nuvec.transforms.static import Static
 # (which `nuvec.distributed`, built on this file, enters here).
 GUARDS: list[Callable[[], Any]] = []
 
+WARM = 4  # of them, those used last, that keep their buffers when a new one comes
 CACHE_SIZE = 128  # programs a compiled function keeps; the least recently used goes first
 
 
@@ -155,7 +156,7 @@ class Compiled:
         eval(operands)
         if entry.plan is None or entry.plan.passes is not config.passes:
             entry.plan = lower(entry.ir)
-        donated = to_donate(operands, places) if places else ()
+        donated = to_donate(operands, places) if places and not config.debug_nans else ()
         try:
             if donated:
                 results = run_donating(entry.ir, name_of(self._f), operands, donated)
@@ -190,6 +191,9 @@ class Compiled:
                 for used in self._seen.used():
                     if used in self._cache:
                         self._cache.move_to_end(used)
+            for other in list(self._cache.values())[:-WARM]:
+                if other.plan is not None:
+                    other.plan.release()
             self._cache[_key(structure, avals, static)] = entry
             if len(self._cache) > CACHE_SIZE:
                 self._cache.popitem(last=False)

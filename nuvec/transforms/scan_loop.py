@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from nuvec.core.config import config
 from nuvec.core.ir import IR, Aval, Var
-from nuvec.core.lower import lower_into
+from nuvec.core.lower import lower_into, run_without_nans
 from nuvec.core.node import context
 
 Loop = Callable[..., Any]
@@ -78,8 +79,9 @@ class ScanLoop:
                 self.shifted[i] = row
         self.chosen = chosen
         self.shaped = [bool(outs[k].aval.shape) for k in chosen]
-        step = IR(body.inputs, body.constants, body.eqns, tuple([outs[k] for k in chosen]))
-        self._lower = partial(lower_into, step, [j for j, s in enumerate(self.shaped) if s])
+        chosen_outs = tuple([outs[k] for k in chosen])
+        self.step_ir = IR(body.inputs, body.constants, body.eqns, chosen_outs)
+        self._lower = partial(lower_into, self.step_ir, [j for j, s in enumerate(self.shaped) if s])
         self.step = self._lower()
         self.source, self.loop = self._loop()
         self.recorded: Loop | None = None  # the loop that records its steps
@@ -157,9 +159,22 @@ class ScanLoop:
     def _recorded(self) -> Loop:
         """The loop while a profile is open, made when it is first asked for."""
         if self.recorded is None:
-            names = {**self.loop.__globals__, "step": self._lower(record=True)}
-            self.recorded = FunctionType(self.loop.__code__, names)
+            self.recorded = self._stepping(self._lower(record=True))
         return self.recorded
+
+    def _stepping(self, step: Loop) -> Loop:
+        """The loop, with another program for a step."""
+        return FunctionType(self.loop.__code__, {**self.loop.__globals__, "step": step})
+
+    def _step_without_nans(self, *arrays: Any) -> list[Any]:
+        """A step that refuses what makes a NaN (config.debug_nans)."""
+        count = len(self.step_ir.inputs)
+        outs = run_without_nans(self.step_ir, *arrays[:count])
+        destinations = iter(arrays[count:])
+        for value, shaped in zip(outs, self.shaped, strict=True):
+            if shaped:
+                next(destinations)[...] = value
+        return [value for value, shaped in zip(outs, self.shaped, strict=True) if not shaped]
 
     def run(self, values: Sequence[Any], length: int, reverse: bool) -> list[Any]:
         """The last carry, and the stacked outputs."""
@@ -238,7 +253,10 @@ class ScanLoop:
                 iterators.append(itertools.cycle(both))
         literals = [self.body.outputs[int(n[1:])].value for n in self.literals]  # type: ignore[union-attr]
         stacked = [rows[int(n[1:])] for n in self.stacked]
-        loop = self.loop if not context.profiles else self._recorded()
+        if config.debug_nans:
+            loop = self._stepping(self._step_without_nans)
+        else:
+            loop = self.loop if not context.profiles else self._recorded()
         return loop(
             reversed(numbers) if reverse else numbers, *fixed, *state, *iterators, *literals,
             *stacked,

@@ -71,7 +71,7 @@ class SeenCalls:
         if found is None:
             return None
         seen = found[1]
-        if seen.passes is not config.passes or config.disable_compile:
+        if seen.passes is not config.passes or config.disable_compile or config.debug_nans:
             return None
         values = []
         for n in nodes:

@@ -123,7 +123,9 @@ class Fusion:
             return False
         computed = sum(e.primitive.kind != "view" for e in self.eqns)
         largest = max(a.aval.nbytes for e in self.eqns for a in (*e.inputs, *e.outputs))
-        return computed > 1 or (computed == 1 and largest >= ALONE)
+        if computed == 1:  # threads gain, but for a sum: it reads once whatever is done
+            return largest >= ALONE and not self.partial
+        return computed > 1
 
     def live(self, wanted: set[Var]) -> tuple[Eqn, ...]:
         """The equations that what is wanted needs."""

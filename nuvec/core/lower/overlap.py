@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from nuvec.core.ir import Var
+from nuvec.core.ir import Eqn, Var
 
 if TYPE_CHECKING:
     from nuvec.core.lower.schedule import Group
@@ -62,7 +62,27 @@ def start_early(groups: Sequence[Group]) -> tuple[Group, ...]:
                     made[v] = k + 1
         order.insert(place, group)
         made.update(dict.fromkeys(group.outputs, place))
-    return tuple(order)
+    return tuple(_independent_first(order))
+
+
+def _independent_first(groups: Sequence[Group]) -> list[Group]:
+    """Behind each large communication, up to the next one: what does not need its results comes
+    before what does."""
+    order: list[Group] = []
+    waiting: list[Group] = []  # for the results of the last communication
+    late: set[Var] = set()
+    for group in groups:
+        if _communicates(group):
+            order += waiting
+            waiting = []
+            large = message_bytes(group.eqns[0]) >= LEAST
+            late = set(group.outputs) if large else set()
+        elif not late.isdisjoint(group.inputs):
+            late.update(group.outputs)
+            waiting.append(group)
+            continue
+        order.append(group)
+    return order + waiting
 
 
 def under_way(groups: Sequence[Group]) -> dict[int, int]:
@@ -76,12 +96,16 @@ def under_way(groups: Sequence[Group]) -> dict[int, int]:
     for place, group in enumerate(groups):
         if not _communicates(group) or group.eqns[0].primitive.higher_order:
             continue
-        message = sum(a.aval.nbytes for a in (*group.eqns[0].inputs, *group.outputs))
+        message = message_bytes(group.eqns[0])
         needed = min([first.get(v, len(groups)) for v in group.outputs], default=len(groups))
         between = groups[place + 1 : needed]
         if message >= LEAST and any(not _communicates(g) for g in between):
             found[place] = needed
     return found
+
+
+def message_bytes(eqn: Eqn) -> int:
+    return sum(a.aval.nbytes for a in (*eqn.inputs, *eqn.outputs))
 
 
 def _communicates(group: Group) -> bool:

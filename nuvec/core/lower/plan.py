@@ -42,8 +42,9 @@ from nuvec.core.primitive import Primitive
 FRESH_KINDS = frozenset(("reduction", "contraction", "random"))
 FRESH = frozenset((
     "add_along", "complex", "convert_dtype", "erf", "imag", "masked_product", "pad", "power",
-    "real", "scatter_add", "scatter_set", "sigmoid", "take_along", "where", "window_deal",
-    "window_pick", "window_spread",
+    "real", "scatter_add", "scatter_max", "scatter_min", "scatter_multiply", "scatter_set",
+    "sigmoid", "take_along", "update_slice", "where", "window_deal", "window_pick",
+    "window_spread",
 ))  # fmt: skip
 FOREVER = 1 << 60
 CLUMP = 8  # storages a value may share before they are no longer told apart
@@ -274,18 +275,26 @@ class _Placer:
         primitive = eqn.primitive
         if "in_place" not in config.passes:
             return None
-        if out is None or primitive.kind != "elementwise" or not takes_out(primitive, out.aval):
+        if out is None or not takes_out(primitive, out.aval):
             return None
         if self.layouts[out] is not Layout.CONTIGUOUS:
             return None
+        changes = primitive.updates
+        if changes is None and primitive.kind != "elementwise":
+            return None
         for k, a in enumerate(eqn.inputs):
+            if changes not in (None, k):
+                continue  # only the operand that it is a changed copy of
             if type(a) is not Var or not self.dies(i, a, out):
                 continue
             (storage,) = self.roots[a]
-            others = [b for b in eqn.inputs if b is not a and type(b) is Var]
+            if changes is None:  # it may read what it writes, element by element
+                others = [b for b in eqn.inputs if b is not a and type(b) is Var]
+            else:
+                others = [b for j, b in enumerate(eqn.inputs) if j != k and type(b) is Var]
             if any(storage in self.roots[b] for b in others):
                 continue
-            if keeps_bits_in_place(eqn, k):
+            if changes is not None or keeps_bits_in_place(eqn, k):
                 return a
         return None
 

@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from nuvec.core.check import check_ir
 from nuvec.core.config import config
-from nuvec.core.ir import IR, Eqn
-from nuvec.core.lower.emit import Emitted, emit, emit_tile
+from nuvec.core.ir import IR, Eqn, Var
+from nuvec.core.interpreter import interpret
+from nuvec.core.lower.emit import Emitted, emit, emit_tile, own
 from nuvec.core.lower.inline import inline
 from nuvec.core.lower.placement import Memory, Placement
 from nuvec.core.lower.plan import place
@@ -49,20 +52,22 @@ class Plan:
               relies on less
     groups -- the IR's equations in the order they run
     memory -- predicted bytes: peak, arena, outputs
-    runner -- `run`, or what does the same and records its steps
+    runner -- `run`, or what does the same and records its steps, or looks for NaNs
     release -- let go of the buffers kept for the next run
     """
 
     __slots__ = (
-        "__weakref__", "_again", "_arenas", "_recorded", "groups", "ir", "memory", "passes", "run",
+        "__weakref__", "_again", "_arenas", "_given", "_recorded", "groups", "ir", "memory", "passes", "run",
         "source",
     )  # fmt: skip
 
     def __init__(
-        self, ir: IR, groups: tuple[Group, ...], placement: Placement, emit: Callable[..., Emitted]
-    ) -> None:
+        self, given: IR, ir: IR, groups: tuple[Group, ...], placement: Placement,
+        emit: Callable[..., Emitted],
+    ) -> None:  # fmt: skip
         emitted = _kept(emit())
         self.passes = config.passes  # by which it was made
+        self._given = given  # before it was simplified
         self.ir = ir
         self.groups = groups
         self.memory: Memory = _with_tiles(placement.memory, emitted.loops)
@@ -75,7 +80,10 @@ class Plan:
     def runner(self, name: str = "") -> Callable[..., list[Any]]:
         """What to run now: `run`, unless a profile is open in this thread; then a program that
         does the same and records its steps, made when it is first asked for.  With the `name` of
-        a compiled function, each call is an event of its own."""
+        a compiled function, each call is an event of its own.  While `config.debug_nans` is on,
+        its equations one by one."""
+        if config.debug_nans:
+            return partial(run_without_nans, self._given)
         if not context.profiles:
             return self.run
         if self._recorded is None:
@@ -104,6 +112,17 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"<Plan of {len(self.ir.eqns)} equations, {self.memory.peak} bytes>"
+
+
+def run_without_nans(ir: IR, *values: Any) -> list[Any]:
+    """What a plan's `run` gives, or NanError at the first equation that makes a NaN."""
+    with np.errstate(all="ignore"):
+        outs = interpret(ir, *values, nans=False)
+    seen = [*values, *[value for _, value in ir.constants]]
+    for k, value in enumerate(outs):
+        outs[k] = own(value, seen)
+        seen.append(outs[k])
+    return outs
 
 
 def _with_tiles(memory: Memory, loops: Sequence[TileLoop]) -> Memory:
@@ -169,7 +188,7 @@ def _compile(
     groups = _groups(simple, contiguous)
     placement = place(simple, groups, contiguous)
     again = partial(emit, simple, placement, checked, general, names, _compile_tile)
-    return Plan(simple, groups, placement, again)
+    return Plan(ir, simple, groups, placement, again)
 
 
 def _kept(emitted: Emitted) -> Emitted:
@@ -190,7 +209,7 @@ def _simplified(ir: IR, contiguous: Sequence[bool]) -> IR:
 
 
 def _groups(ir: IR, contiguous: Sequence[bool]) -> tuple[Group, ...]:
-    if "fuse" not in config.passes or not all(contiguous):
+    if "fuse" not in config.passes:
         return schedule(ir)
     return schedule(ir, contiguous, "partial_sums" in config.passes)
 
@@ -243,18 +262,56 @@ def _compile_tile(ir: IR, into: Sequence[int], over: Mapping[int, int]) -> Body:
 
 
 class _General:
-    """The program for inputs that are not all C-contiguous, made when the first such call comes.
+    """The programs for inputs that are not all C-contiguous, made when such a call comes.
 
-    It knows nothing of their layouts, so it leaves to NumPy what depends on them."""
+    They know nothing of these inputs' layouts, so they leave to NumPy what depends on them.  An
+    array that repeats its elements (nv.ones, a broadcast) is copied first, for what computes
+    elementwise: the results are the same, and the copy can be cut into tiles."""
 
     def __init__(self, ir: IR, names: Sequence[str]) -> None:
         self.ir = ir
         self.names = names
-        self.plan: Plan | None = None
+        self.plans: dict[tuple[tuple[bool, bool], ...], Plan] = {}
 
     def __call__(self, *values: Any) -> list[Any]:
-        plan = self.plan
-        if plan is None:
-            unknown = tuple(not v.aval.shape for v in self.ir.inputs)
-            plan = self.plan = _compile(self.ir, unknown, (False,) * len(unknown), None, self.names)
-        return plan.runner()(*values)
+        kinds = tuple(map(_kind, values))
+        plan = self.plans.get(kinds)
+        if plan is None or plan.passes is not config.passes:
+            if len(self.plans) >= KINDS:  # layouts of all sorts: no more is known of any
+                kinds = ((False, False),) * len(kinds)
+            plan = self.plans[kinds] = self.make(kinds)
+        copies = [
+            np.ascontiguousarray(x)
+            for x, (_, repeats) in zip(values, kinds, strict=True) if repeats
+        ]  # fmt: skip
+        return plan.runner()(*values, *copies)
+
+    def make(self, kinds: Sequence[tuple[bool, bool]]) -> Plan:
+        ir = inline(self.ir)
+        known = [c or not v.aval.shape for v, (c, _) in zip(ir.inputs, kinds, strict=True)]
+        copies = {
+            v: Var(v.aval, v.hint) for v, (_, repeats) in zip(ir.inputs, kinds, strict=True)
+            if repeats
+        }  # fmt: skip
+        eqns = tuple([_with_copies(e, copies) for e in ir.eqns])
+        ir = IR((*ir.inputs, *copies.values()), ir.constants, eqns, ir.outputs)
+        flags = (*known, *(True,) * len(copies))
+        return _compile(ir, flags, (False,) * len(flags), None, self.names)
+
+
+KINDS = 8  # combinations of layouts that one program is made for
+
+
+def _kind(value: Any) -> tuple[bool, bool]:
+    """Whether an input is C-contiguous, and whether it repeats its elements."""
+    if not isinstance(value, np.ndarray) or value.flags.c_contiguous:
+        return True, False
+    return False, 0 in value.strides and value.size > 0
+
+
+def _with_copies(eqn: Eqn, copies: Mapping[Var, Var]) -> Eqn:
+    primitive = eqn.primitive
+    if primitive.kind != "elementwise" or not isinstance(primitive.lower, np.ufunc):
+        return eqn
+    inputs = tuple([copies.get(a, a) if type(a) is Var else a for a in eqn.inputs])
+    return Eqn(primitive, inputs, eqn.outputs, eqn.params, eqn.source)

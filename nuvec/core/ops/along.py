@@ -193,18 +193,16 @@ def _add_lower(
     if inside and index.shape[axis] == 1:  # one element of each line: no two alike
         if out is None:
             out = np.empty(shape, x.dtype)
-        out[...] = x
+        if out is not x:
+            out[...] = x
         out[lines(shape, index, axis)] += values
         return out
     values = np.broadcast_to(values, _read_shape(shape, index.shape, axis))
     places = lines(shape, index, axis)
     axes = tuple(range(len(shape)))
-    x = np.broadcast_to(x, shape)
-    found = scatter_add_p.lower(x, values, *places, axes=axes, mode="drop")
-    if out is None:
-        return found
-    out[...] = found
-    return out
+    if out is not x:
+        x = np.broadcast_to(x, shape)
+    return scatter_add_p.lower(x, values, *places, axes=axes, mode="drop", out=out)
 
 
 def _add_transpose(
@@ -244,5 +242,5 @@ def _add_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
 
 add_along_p: Primitive = Primitive(
     "add_along", _add_lower, _add_rule, "gather", transpose=_add_transpose, linear="joint",
-    linear_operands=(0, 2), vmap=_add_vmap, guard=_add_guard, out=True, tile=_add_tile,
+    linear_operands=(0, 2), vmap=_add_vmap, guard=_add_guard, out=True, updates=0, tile=_add_tile,
 )  # fmt: skip

@@ -63,6 +63,25 @@ def _numpy_index(ndim: int, axes: Ints, indices: Sequence[Any]) -> tuple[Any, ..
     return tuple(index)
 
 
+def copy_to_change(x: Any, dtype: np.dtype, out: Any) -> Any:
+    """What an update writes to: `out` holding x, where it has the dtype, else a new C-ordered copy.
+    `out` may be x itself, which is then changed in place."""
+    if out is None or out.dtype != dtype:
+        return np.array(x, dtype=dtype, order="C")
+    if out is not x:
+        out[...] = x
+    return out
+
+
+def changed(found: Any, dtype: np.dtype, out: Any) -> Any:
+    """The result of an update in its dtype, in `out` where that is given."""
+    if out is None:
+        return found if found.dtype == dtype else found.astype(dtype)
+    if found is not out:
+        out[...] = found
+    return out
+
+
 # gather
 
 
@@ -208,17 +227,18 @@ def flat_updates(
     return flat, rows
 
 
-def _scatter_add_lower(x: Any, updates: Any, *indices: Any, axes: Ints, mode: str) -> Any:
+def _scatter_add_lower(
+    x: Any, updates: Any, *indices: Any, axes: Ints, mode: str, out: Any = None
+) -> Any:
     flat, rows = flat_updates(x, updates, indices, axes, mode)
-    dtype, wide = x.dtype, dtypes.accumulation(x.dtype)
-    out = np.array(x, dtype=wide, order="C")
-    front = np.moveaxis(out, axes, range(len(axes)))  # a view: writing to it writes to out
+    dtype, shape = x.dtype, x.shape
+    found = copy_to_change(x, dtypes.accumulation(dtype), out)
+    front = np.moveaxis(found, axes, range(len(axes)))  # a view: writing to it writes to found
     if dtype == np.bool_:
         np.logical_or.at(front, flat, rows)
-        return out
-    sizes = tuple(x.shape[a] for a in axes)
-    _add_rows(front, sizes, flat, rows)
-    return out if wide is dtype else out.astype(dtype)
+    else:
+        _add_rows(front, tuple(shape[a] for a in axes), flat, rows)
+    return changed(found, dtype, out)
 
 
 def _add_rows(front: Any, sizes: Ints, flat: tuple[Any, ...], rows: Any) -> None:
@@ -277,15 +297,15 @@ def scatter_vmap(primitive: Any) -> Any:
 scatter_add_p: Primitive = Primitive(
     "scatter_add", _scatter_add_lower, scatter_rule, "gather", transpose=_scatter_add_transpose,
     linear="joint", linear_operands=(0, 1), vmap=scatter_vmap(lambda: scatter_add_p),
-    guard=index_guard(2),
+    guard=index_guard(2), out=True, updates=0,
 )  # fmt: skip
 
 
 def _scatter_set_lower(
-    x: Any, updates: Any, *indices: Any, axes: Ints, mode: str, unique: bool
+    x: Any, updates: Any, *indices: Any, axes: Ints, mode: str, unique: bool, out: Any = None
 ) -> Any:
     flat, rows = flat_updates(x, updates, indices, axes, mode)
-    out = np.array(x, order="C")
+    out = copy_to_change(x, x.dtype, out)
     if not unique and len(rows):
         # NumPy does not promise in which order it writes: keep the last update of each element.
         sizes = tuple(x.shape[a] for a in axes)
@@ -329,7 +349,7 @@ def _scatter_set_transpose(
 scatter_set_p: Primitive = Primitive(
     "scatter_set", _scatter_set_lower, scatter_rule, "gather", transpose=_scatter_set_transpose,
     linear="joint", linear_operands=(0, 1), vmap=scatter_vmap(lambda: scatter_set_p), selects=True,
-    guard=index_guard(2),
+    guard=index_guard(2), out=True, updates=0,
 )  # fmt: skip
 
 
@@ -346,10 +366,7 @@ def _update_rule(x: Aval, updates: Aval, start: Ints, stop: Ints, step: Ints) ->
 def _update_lower(
     x: Any, updates: Any, start: Ints, stop: Ints, step: Ints, out: Any = None
 ) -> Any:
-    if out is None:
-        out = np.array(x, order="C")
-    else:
-        out[...] = x
+    out = copy_to_change(x, x.dtype, out)
     out[as_slices(start, stop, step)] = updates
     return out
 
@@ -376,4 +393,5 @@ def _update_vmap(
 update_slice_p = Primitive(
     "update_slice", _update_lower, _update_rule, "other",
     transpose=_update_transpose, linear="joint", vmap=_update_vmap, out=True, selects=True,
+    updates=0,
 )  # fmt: skip

@@ -19,6 +19,8 @@ from nuvec.core.ops.build import as_operand
 from nuvec.core.ops.comparison import equal
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.indexing import (
+    changed,
+    copy_to_change,
     flat_updates,
     gather_p,
     scatter_add_p,
@@ -31,13 +33,15 @@ from nuvec.core.primitive import Primitive
 
 
 def _lower(ufunc: Any) -> Any:
-    def lower(x: Any, updates: Any, *indices: Any, axes: Ints, mode: str) -> Any:
+    def lower(
+        x: Any, updates: Any, *indices: Any, axes: Ints, mode: str, out: Any = None
+    ) -> Any:
         flat, rows = flat_updates(x, updates, indices, axes, mode)
-        wide = dtypes.accumulation(x.dtype)
-        out = np.array(x, dtype=wide, order="C")
+        dtype, wide = x.dtype, dtypes.accumulation(x.dtype)
+        found = copy_to_change(x, wide, out)
         if len(rows):
-            ufunc.at(np.moveaxis(out, axes, range(len(axes))), flat, rows.astype(wide))
-        return out if wide is x.dtype else out.astype(x.dtype)
+            ufunc.at(np.moveaxis(found, axes, range(len(axes))), flat, rows.astype(wide))
+        return changed(found, dtype, out)
 
     return lower
 
@@ -118,6 +122,7 @@ def _scatter(name: str, ufunc: Any, weights: Any, selects: bool) -> Primitive:
         # Of given factors the product is linear in what is multiplied.
         linear=None if selects else "each", linear_operands=(0,),
         vmap=scatter_vmap(lambda: primitive), selects=selects, guard=index_guard(2),
+        out=True, updates=0,
     )  # fmt: skip
     return primitive
 

@@ -91,12 +91,15 @@ def _cut(x: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> Any:
 def _runs(
     x: np.ndarray, axes: tuple[int, ...], longest: int, place: int, run: int, dtype: np.dtype
 ) -> np.ndarray:
-    """The sums of the runs of one axis (and of all of the other reduced axes)."""
+    """The sums of the runs of one axis (and of all of the other reduced axes).
+
+    A run's elements lie as far apart as there are runs, so that NumPy adds long rows: all first
+    elements of the runs, and so on."""
     whole, rest = divmod(x.shape[longest], run)
     before = (slice(None),) * longest
     head = x[(*before, slice(0, whole * run))] if rest else x
-    head = head.reshape(*x.shape[:longest], whole, run, *x.shape[longest + 1 :])  # a view
-    head_axes = tuple([a + (a >= longest) for a in axes])
+    head = head.reshape(*x.shape[:longest], run, whole, *x.shape[longest + 1 :])  # a view
+    head_axes = tuple([a + (a > longest) for a in axes])
     if not rest:
         return np.add.reduce(head, head_axes, dtype)
     shape = [n for a, n in enumerate(x.shape) if a not in axes]

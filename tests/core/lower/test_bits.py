@@ -81,3 +81,31 @@ def test_threads_share_a_plan() -> None:
         t.join()
     assert not wrong
     assert len({bits(plan.run(np.full((64, 64), k / 8, np.float32))[0]) for k in range(4)}) == 4
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_arrays_that_repeat_their_elements(seed: int) -> None:
+    for k in range(5):
+        ir = random_program(1000 * seed + k, 4 + 3 * (seed % 7))
+        generator = np.random.Generator(np.random.PCG64(seed))
+        arguments = [random_values(v.aval, generator) for v in ir.inputs]
+        for n, x in enumerate(arguments):
+            if x.ndim and generator.random() < 0.6:
+                shape = [m if generator.random() < 0.5 else 1 for m in x.shape]
+                part = x[tuple(slice(0, m) for m in shape)]
+                arguments[n] = np.broadcast_to(part, x.shape)
+        check(ir, *arguments)
+
+
+def test_arrays_that_repeat_their_elements_are_fused() -> None:
+    ir = program(
+        lambda x, y: [exp(multiply(add(x, y), 0.5)), sum(x, axis=0)], f4(512, 600), f4(512, 600)
+    )
+    run = lower(ir).run
+    x = np.broadcast_to(np.float32(0.1), (512, 600))
+    y = np.random.Generator(np.random.PCG64(0)).standard_normal((512, 600)).astype(np.float32)
+    check(ir, x, y)
+    check(ir, x, np.asfortranarray(y))
+    general = run.__globals__["general"]
+    (plan, _) = general.plans.values()
+    assert [g.rows is not None for g in plan.groups].count(True) == 1

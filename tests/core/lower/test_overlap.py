@@ -132,3 +132,18 @@ def test_an_error_is_raised_where_the_result_is_used_and_names_the_line() -> Non
 
     with pytest.raises(nv.NuvecError, match=r"test_overlap\.py"):
         _on_two_ranks(on_rank)
+
+
+def test_fusion_leaves_something_to_compute_meanwhile() -> None:
+    def function(group, x):
+        total = nv.distributed.all_sum(x * 2, group)
+        y = nv.tanh(nv.sin(x) + x)  # needs no communication, and shares its operand
+        return [total + y, total * 2]
+
+    def check(group):
+        plan = _names(function, group, f4(512, 600))[1]
+        groups = [[e.primitive.name for e in g.eqns] for g in plan.groups]
+        assert groups == [["multiply"], ["all_sum"], ["sin", "add", "tanh"], ["add", "multiply"]]
+        assert "all_sum_started" in plan.source
+
+    _on_two_ranks(check)

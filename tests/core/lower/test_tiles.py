@@ -216,7 +216,8 @@ def test_effects_and_what_depends_on_them_keep_their_order() -> None:
         return [[e.primitive.name for e in g.eqns] for g in lower(ir).groups]
 
     for names in nv.distributed.run_local(on_rank, 2):
-        assert names == [["exp", "multiply"], ["all_sum"], ["add", "multiply"]]
+        # what the communication needs is not held up by what can be computed beside it
+        assert names == [["exp"], ["all_sum"], ["multiply"], ["add", "multiply"]]
 
 
 # Tile borders
