@@ -17,7 +17,7 @@ os.environ.setdefault("NUVEC_CHECK_IR", "1")
 
 import pytest  # noqa: E402
 
-from nuvec.core.lower import threads  # noqa: E402
+from nuvec.core import threads  # noqa: E402
 from nuvec.core.primitive import TABLE  # noqa: E402
 
 SHARED_MEMORY = Path("/dev/shm")

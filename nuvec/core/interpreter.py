@@ -385,6 +385,6 @@ def _placeholders(node: Node, trace: Any) -> set[str]:
 
 
 __all__ = [
-    "compute", "compute_checked", "evaluate", "fail", "flush", "interpret", "lower_checked", "lower_eqn",
-    "queue_of",
+    "compute", "compute_checked", "evaluate", "fail", "flush", "interpret", "lower_checked",
+    "lower_eqn", "queue_of",
 ]  # fmt: skip

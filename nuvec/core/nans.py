@@ -2,9 +2,8 @@
 
 A NaN that an operand has already was made elsewhere, or was given; one that a communication brings
 was made on another rank, which looks for itself; and an equation that holds IRs looks inside them.
-What is infinite is no error.  Also an equation whose NaN nobody reads (`where` takes the other
-operand, or an element of a batch the other branch of a `cond`) is refused: it is in no place to
-know.
+What is infinite is no error.  An equation is refused whoever reads its NaN, also where `where`
+takes the other operand, or an element of a batch the other branch of a `cond`.
 """
 
 from __future__ import annotations

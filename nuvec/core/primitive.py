@@ -27,7 +27,6 @@ from nuvec.core.complete import (
     check_params,
 )  # fmt: skip
 from nuvec.core.complete import ZERO as ZERO
-from nuvec.core.config import config
 from nuvec.core.errors import ArgumentError, NuvecError
 from nuvec.core.interpreter import bound_pending, queue_of
 from nuvec.core.ir import TOKEN, Aval, Eqn, NoAvalError, has_effect
@@ -281,7 +280,7 @@ def _finish(
         node = Node(primitive, nodes, params or NO_PARAMS, tuple(out), marks)
     else:
         node = Node(primitive, nodes, params or NO_PARAMS, out, marks)
-    if context.symbolic or config.debug_nans:
+    if context.symbolic:
         node.source = format_user_frame()
     if effect:
         log_effect(node, traces)

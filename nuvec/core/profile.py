@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from types import TracebackType
@@ -91,7 +92,13 @@ class Profile:
         return chrome_trace(self.events, self.spans)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write `trace()` to a JSON file.  It is complete or not there, whoever else writes it."""
+        """Write `trace()` to a JSON file.  It is complete or not there, whoever else writes it.
+
+        Raises FileNotFoundError where the file's folder does not exist."""
+        folder = os.path.dirname(os.fspath(path))
+        if folder and not os.path.isdir(folder):
+            what = "the folder to save the profile in does not exist; make it with os.makedirs"
+            raise FileNotFoundError(errno.ENOENT, what, folder)
         text = json.dumps(self.trace())
         own = f"{os.fspath(path)}.{os.getpid()}.{self.rank}"
         try:

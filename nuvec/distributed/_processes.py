@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from nuvec.core.lower.threads import cores
+from nuvec.core.threads import cores
 from nuvec.distributed._lifeline import VARIABLE
 from nuvec.distributed.rendezvous import PARENT
 

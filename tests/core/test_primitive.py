@@ -56,6 +56,7 @@ INCOMPLETE: list[tuple[str, str, dict[str, Any]]] = [
     ("elementwise", "derivative 0 is NOT_BATCHABLE", {"derivatives": (NOT_BATCHABLE,)}),
     ("other", "vmap must be a function, got 0", {**RULES, "vmap": 0}),
     ("other", "jvp must be a function, got ZERO", {**RULES, "jvp": ZERO}),
+    ("other", "updates= .* give it out=True", {**RULES, "updates": 0}),
     ("elementary", "kind='elementary' is none of 'elementwise', 'reduction'", RULES),
 ]
 

@@ -157,6 +157,12 @@ def test_wrong_lowerings(made: Make) -> None:
                    out=True)  # fmt: skip
     fails(lambda: check_lowering(bad_out, (X,)), "into `out`")
 
+    def doubles_itself(x: Any, out: Any = None) -> Any:
+        return np.multiply(x, 2 if out is x else x, out=out)
+
+    updating = made(lower=doubles_itself, out=True, updates=0)
+    fails(lambda: check_lowering(updating, (X,)), "operand 0 itself as `out`, which it `updates`")
+
     def changes_its_operand(x: Any) -> Any:
         x *= x
         return x

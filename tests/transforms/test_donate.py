@@ -39,6 +39,30 @@ def test_the_memory_is_taken_and_the_array_says_so() -> None:
     assert g.tolist() == [1.0] * 6
 
 
+def test_updates_are_written_into_the_donated_array() -> None:
+    def update(x: Any, v: Any) -> Any:
+        for i in range(3):
+            x[i] = v * i
+            x = x.at[np.array([i, 4])].add(v)
+        return x
+
+    def arguments() -> tuple[Any, Any]:
+        return nv.array(np.ones((5, 300), np.float32)), nv.ones(300) + 0
+
+    expected = update(*arguments())
+    x, v = arguments()
+    nv.eval(x, v)
+    before = x._node.value.__array_interface__["data"][0]
+    compiled = nv.compile(update, donate_argnums=0)
+    found = compiled(x, v)
+    assert address(found) == before
+    np.testing.assert_array_equal(found, expected)
+    x, v = arguments()
+    view = np.asarray(x)
+    np.testing.assert_array_equal(compiled(x, v), expected)
+    assert (view == 1).all()
+
+
 def test_what_something_else_can_see_is_left_alone() -> None:
     compiled = nv.compile(step, donate_argnums=(0,))
     w, g = arrays()

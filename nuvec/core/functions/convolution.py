@@ -8,7 +8,8 @@ from typing import Any
 from nuvec.core.array import Array
 from nuvec.core.errors import ShapeError
 from nuvec.core.ops.build import integer, numeric, promote_operands
-from nuvec.core.ops.convolution import Ints, conv_general_p, positions
+from nuvec.core.ops.columns import Window
+from nuvec.core.ops.convolution import Ints, check_channels, conv_general_p, positions
 from nuvec.core.traceback import filtered
 
 Size = int | Sequence[int]
@@ -76,6 +77,8 @@ def _conv(
     spreads = sizes(spread, spatial, f"{name}'s input_dilation", 1)
     extent, kernel = positions(x.shape[1:-1], spreads), positions(weight.shape[1:-1], dilations)
     low, high = paddings(padding, extent, kernel, strides, name)
+    window = Window(strides, low, dilations, spreads, groups, bool(flip))
+    check_channels(name, x.aval, weight.aval, window)
     outputs = []
     for n, k, s, a, b in zip(extent, kernel, strides, low, high, strict=True):
         if n + a + b < k:
@@ -86,10 +89,7 @@ def _conv(
                 "more, or take a smaller kernel"
             )
         outputs.append((n + a + b - k) // s + 1)
-    return conv_general_p.bind(
-        x, weight, outputs=tuple(outputs), stride=strides, low=low, kernel_dilation=dilations,
-        input_dilation=spreads, groups=groups, flip=bool(flip),
-    )  # fmt: skip
+    return conv_general_p.bind(x, weight, outputs=tuple(outputs), **window._asdict())
 
 
 def sizes(value: Any, count: int, name: str, least: int | None = None) -> Ints:
@@ -165,7 +165,22 @@ def _backward(rank: int) -> Callable[..., Array]:
             )
         )  # fmt: skip
         x, weight = promote_operands(name, (input, weight), numeric)
+        if any(m >= max(s, d) for m, s, d in zip(more, strides, dilations, strict=True)):
+            raise ShapeError(
+                f"{name}: output_padding {more} must be smaller than the stride, {strides}, or the "
+                f"dilation, {dilations}: it says which of the sizes that a convolution with this "
+                "stride takes to the input's is meant"
+            )
         kernel = positions(weight.shape[1:-1], dilations) if weight.ndim == rank + 2 else ()
+        if kernel and x.ndim == rank + 2:
+            extent = positions(x.shape[1:-1], strides)
+            full = tuple(n + k - 1 + m for n, k, m in zip(extent, kernel, more, strict=True))
+            if any(n <= 2 * p for n, p in zip(full, before, strict=True)):
+                raise ShapeError(
+                    f"{name}: an input of shape {x.shape} and a weight of shape {weight.shape} "
+                    f"with stride {strides} give {full} positions, of which padding {before} "
+                    "takes away as many at each end, which leaves none; take less padding"
+                )
         low = tuple(k - 1 - p for k, p in zip(kernel, before, strict=False))
         high = tuple(p + m for p, m in zip(low, more, strict=False))
         pair = (low, high) if kernel else 0
@@ -174,6 +189,11 @@ def _backward(rank: int) -> Callable[..., Array]:
     conv.__doc__ = f"""The transpose of a convolution with this stride and padding: `input`
     (N, {axes}, C) and `weight` (O, *kernel, C / groups) give outputs of
     (n - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 + output_padding along each axis.
+
+    output_padding -- less than the stride, or the dilation: several sizes become the input's under
+                      a convolution with a stride, and this says which is meant
+
+    Raises ShapeError where that does not hold, or no output is left, and as `conv_general`.
 
     >>> import nuvec as nv
     >>> x, weight = nv.ones((2, {"8, " * rank}3)), nv.ones((4, {"2, " * rank}3))

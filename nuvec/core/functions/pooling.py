@@ -14,7 +14,7 @@ from nuvec.core.functions.convolution import paddings, sizes
 from nuvec.core.ops.arithmetic import divide, multiply
 from nuvec.core.ops.build import as_operand, ordered, promote_operands, to_inexact
 from nuvec.core.ops.convolution import positions
-from nuvec.core.ops.windows import window_max_p, window_min_p, window_sum_p
+from nuvec.core.ops.windows import check_windows, window_max_p, window_min_p, window_sum_p
 from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 
@@ -112,8 +112,11 @@ def _pool(
                 f"{x.shape} with padding {low} before and {high} after; take a smaller window"
             )
         outputs.append((n + a + b - k) // s + 1)
-    out = primitive.bind(
-        x, window=(1, *kernel, 1), stride=(1, *steps, 1), low=(0, *low, 0),
-        dilation=(1, *spread, 1), sizes=(x.shape[0], *outputs, x.shape[-1]),
-    )  # fmt: skip
+    where = {
+        "window": (1, *kernel, 1), "stride": (1, *steps, 1), "low": (0, *low, 0),
+        "dilation": (1, *spread, 1), "sizes": (x.shape[0], *outputs, x.shape[-1]),
+    }  # fmt: skip
+    if primitive.selects:  # of no elements none is the largest
+        check_windows(name, x.aval, **where)
+    out = primitive.bind(x, **where)
     return out, (kernel, steps, low, high, spread, given)

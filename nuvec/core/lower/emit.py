@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
+from nuvec.core.blas import LEAST, dot
 from nuvec.core.config import config
 from nuvec.core.interpreter import lower_checked
 from nuvec.core.ir import IR, Atom, Eqn, Var
@@ -424,11 +425,15 @@ class _Emitter:
         (xc, yc) = eqn.params["contract"]
         if x.aval.ndim not in (1, 2) or y.aval.ndim not in (1, 2) or x.aval.dtype not in _FAST:
             return None
-        if len(xc) != 1 or x.aval.shape[xc[0]] == 1:
+        if len(xc) != 1 or x.aval.shape[xc[0]] < 2:
             return None
         left = "" if xc[0] == x.aval.ndim - 1 else ".T"
         right = "" if yc == (0,) else ".T"
-        return "np.dot", [self.atom(x) + left, self.atom(y) + right]
+        function = "np.dot"
+        matrices = x.aval.ndim == y.aval.ndim == 2
+        if matrices and x.aval.size * y.aval.size // x.aval.shape[xc[0]] >= LEAST:
+            function = self.bind("dot", dot, "# dot: np.dot on several threads")
+        return function, [self.atom(x) + left, self.atom(y) + right]
 
     def direct(self, eqn: Eqn) -> str | None:
         """The same call without the Python around it, for the commonest lowerings."""

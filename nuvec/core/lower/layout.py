@@ -42,8 +42,9 @@ KNOWN = frozenset(("concatenate",))
 # These copy into C order whatever their operands' layouts are.
 ALWAYS_CONTIGUOUS = frozenset((
     "dot_general", "pad", "update_slice", "take_along", "add_along", "scatter_add",
-    "scatter_set", "scatter_max", "scatter_min", "scatter_multiply", "erf", "complex", "scan", "conv_general", "conv_weight", "window_max",
-    "window_min", "window_sum", "window_spread", "window_pick", "window_deal",
+    "scatter_set", "scatter_max", "scatter_min", "scatter_multiply", "erf", "complex", "scan",
+    "conv_general", "conv_weight", "window_max", "window_min", "window_sum", "window_spread",
+    "window_pick", "window_deal",
 ))  # fmt: skip
 
 # Communications whose results are their operands: they communicate when differentiated.

@@ -12,8 +12,8 @@ import numpy as np
 
 from nuvec.core.check import check_ir
 from nuvec.core.config import config
-from nuvec.core.ir import IR, Eqn, Var
 from nuvec.core.interpreter import interpret
+from nuvec.core.ir import IR, Eqn, Var
 from nuvec.core.lower.emit import Emitted, emit, emit_tile, own
 from nuvec.core.lower.inline import inline
 from nuvec.core.lower.placement import Memory, Placement
@@ -57,8 +57,8 @@ class Plan:
     """
 
     __slots__ = (
-        "__weakref__", "_again", "_arenas", "_given", "_recorded", "groups", "ir", "memory", "passes", "run",
-        "source",
+        "__weakref__", "_again", "_arenas", "_given", "_recorded", "groups", "ir", "memory",
+        "passes", "run", "source",
     )  # fmt: skip
 
     def __init__(

@@ -16,9 +16,9 @@ import numpy as np
 from nuvec.core.config import config
 from nuvec.core.ir import IR, Eqn, Var, aval
 from nuvec.core.lower.fuse import tile_rows
-from nuvec.core.lower.threads import run_all, thread_count
 from nuvec.core.ops.summation import reduced_sum
 from nuvec.core.profiler import Shares
+from nuvec.core.threads import run_all, thread_count
 from nuvec.core.tiling import Role, Shape, shared_shape, tile_of
 
 if TYPE_CHECKING:

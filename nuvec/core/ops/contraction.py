@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nuvec.core import dtypes
+from nuvec.core import blas, dtypes
 from nuvec.core.array import Array
 from nuvec.core.errors import AxisError, DtypeError, ShapeError
 from nuvec.core.ir import Aval, aval
@@ -64,7 +64,7 @@ def _dot_lower(x: Any, y: Any, contract: Pairs, batch: Pairs, out: Any = None) -
     ):  # fmt: skip
         # The same BLAS call as matmul's, in less time around it.
         if out is None or out.flags.c_contiguous:
-            return np.dot(x, y, out=out)
+            return blas.dot(x, y, out)
         return np.matmul(x, y, out=out)
     accumulation = dtypes.accumulation(dtype)
     if accumulation is not dtype:
@@ -73,7 +73,7 @@ def _dot_lower(x: Any, y: Any, contract: Pairs, batch: Pairs, out: Any = None) -
     if out is not None and accumulation is dtype and out.flags.c_contiguous:
         product(a_view(x), b_view(y), out=out.reshape(inner))
         return out
-    if product is np.dot or not inner:
+    if product in (np.dot, blas.dot) or not inner:
         result = product(a_view(x), b_view(y))
     else:  # left to NumPy, the order of the result's axes in memory would follow the operands'
         result = product(a_view(x), b_view(y), out=np.empty(inner, accumulation))
@@ -113,10 +113,11 @@ def _strategy(
     if batch[0]:
         a_view = _view(xs, batch[0] + rows + xc, (*many, m, k))
         b_view = _view(ys, batch[1] + yc + columns, (*many, k, n))
-        return a_view, b_view, np.matmul, (*many, m, n), shape
+        return a_view, b_view, blas.matmul, (*many, m, n), shape
     a_view = _matrix_view(xs, rows, xc) if rows else _view(xs, xc, (k,))
     b_view = _matrix_view(ys, yc, columns) if columns else _view(ys, yc, (k,))
-    return a_view, b_view, np.dot, (m,) * bool(rows) + (n,) * bool(columns), shape
+    product = blas.dot if rows and columns else np.dot
+    return a_view, b_view, product, (m,) * bool(rows) + (n,) * bool(columns), shape
 
 
 def _view(shape: Axes, order: Axes, folded: Axes) -> View:

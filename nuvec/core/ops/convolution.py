@@ -28,29 +28,31 @@ from nuvec.core.primitive import Primitive
 # conv_general
 
 
-def _check(name: str, x: Aval, y: Aval, window: Window, channels: bool) -> None:
+def check_channels(name: str, x: Aval, y: Aval, window: Window, channels: bool = True) -> None:
     """Raise unless operands of these avals can be folded: ranks, dtypes and groups."""
     if x.dtype != y.dtype:
         raise DtypeError(f"{name}: the primitive takes one dtype, got {x} and {y}")
     rank = len(window.stride)
     if x.ndim != rank + 2 or y.ndim != rank + 2:
         raise ShapeError(f"{name}: operands {x} and {y} must have {rank} spatial axes and two more")
-    if channels and y.shape[-1] * window.groups != x.shape[-1]:
-        wanted = f"of which {window.groups} groups have {x.shape[-1] / window.groups:g} each"
-        raise ShapeError(
-            f"{name}: an input of shape {x.shape} has {x.shape[-1]} channels, {wanted}; the last "
-            f"axis of the weight, of shape {y.shape}, has size {y.shape[-1]}"
-        )
+    inputs, groups = x.shape[-1], window.groups
     outputs = y.shape[0] if channels else y.shape[-1]
-    if x.shape[-1] % window.groups or outputs % window.groups:
+    if inputs % groups or outputs % groups:
         raise ShapeError(
-            f"{name}: groups={window.groups} must divide the {x.shape[-1]} input channels and the "
-            f"{outputs} output channels"
+            f"{name}: groups={groups} must divide the {inputs} input channels and the {outputs} "
+            "output channels"
+        )
+    if channels and y.shape[-1] * groups != inputs:
+        each = f" in {groups} groups of {inputs // groups}" if groups > 1 else ""
+        raise ShapeError(
+            f"{name}: an input of shape {x.shape} has {inputs} channels{each}; the last axis of "
+            f"the weight, of shape {y.shape}, must have size {inputs // groups}, and has "
+            f"{y.shape[-1]}"
         )
 
 
 def _conv_rule(x: Aval, weight: Aval, outputs: Ints, **window: Any) -> Aval:
-    _check("conv_general", x, weight, Window(**window), True)
+    check_channels("conv_general", x, weight, Window(**window))
     shape = (x.shape[0], *outputs, weight.shape[0])
     return aval(shape, x.dtype, x.weak and weight.weak)
 
@@ -137,7 +139,7 @@ conv_general_p: Primitive = Primitive(
 
 
 def _weight_rule(x: Aval, c: Aval, kernel: Ints, **window: Any) -> Aval:
-    _check("conv_weight", x, c, Window(**window), False)
+    check_channels("conv_weight", x, c, Window(**window), False)
     if x.shape[0] != c.shape[0]:
         raise ShapeError(
             f"conv_weight: batches of {x.shape[0]} and {c.shape[0]} elements, in {x} and {c}"

@@ -26,7 +26,6 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.ops.arithmetic import multiply, negative
 from nuvec.core.ops.build import elementwise_rule, real_inexact, unary
-from nuvec.core.ops.choosing import choose
 from nuvec.core.ops.exponential import exp
 from nuvec.core.primitive import Primitive
 
@@ -87,7 +86,7 @@ _POLYNOMIALS: dict[np.dtype, tuple[tuple[float, ...], tuple[float, ...], float, 
     dtypes.float64: (_CENTRE_DOUBLE, _TAIL_DOUBLE, 2.5, 6.0),  # G, H, k, end
     dtypes.float32: (_CENTRE_SINGLE, _TAIL_SINGLE, 2.0, 4.0),
 }
-_BLOCK = 8192  # elements that are taken through all steps while they are in the cache
+_BLOCK = 32768  # elements that are taken through all steps while they are in the cache
 
 
 def _horner(coefficients: tuple[float, ...], u: Any) -> Any:
@@ -103,15 +102,16 @@ def _erf_block(x: Any) -> Any:
     """erf of a 1-d float32 or float64 array."""
     centre, tail, k, end = _POLYNOMIALS[x.dtype]
     a = np.minimum(np.abs(x), end)
-    inner = a < 1
-    t = a * a
-    if inner.all():
-        return x + x * _horner(centre, t)
-    h = _horner(tail, (a - k) / (a + k))
-    outer = np.copysign(1 - np.exp(-t) * h / (1 + 2 * a), x)
-    if not inner.any():
-        return outer
-    return choose(inner, x + x * _horner(centre, np.minimum(t, 1)), outer)
+    inside = np.minimum(a, 1)
+    result = _horner(centre, np.multiply(inside, inside, out=inside))
+    result *= x
+    result += x
+    far = np.flatnonzero(~(a < 1))  # NaN is among them, and stays NaN
+    if far.size:
+        b = a[far]
+        h = _horner(tail, (b - k) / (b + k))
+        result[far] = np.copysign(1 - np.exp(-(b * b)) * h / (1 + 2 * b), x[far])
+    return result
 
 
 def _erf_lower(x: Any, out: Any = None) -> Any:

@@ -33,9 +33,7 @@ from nuvec.core.primitive import Primitive
 
 
 def _lower(ufunc: Any) -> Any:
-    def lower(
-        x: Any, updates: Any, *indices: Any, axes: Ints, mode: str, out: Any = None
-    ) -> Any:
+    def lower(x: Any, updates: Any, *indices: Any, axes: Ints, mode: str, out: Any = None) -> Any:
         flat, rows = flat_updates(x, updates, indices, axes, mode)
         dtype, wide = x.dtype, dtypes.accumulation(x.dtype)
         found = copy_to_change(x, wide, out)

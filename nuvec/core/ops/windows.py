@@ -75,15 +75,20 @@ window_spread_p: Primitive = Primitive(
 # window_max, window_min: the extreme takes the cotangent; equal ones share it, as for max
 
 
+def check_windows(name: str, x: Aval, sizes: Ints, **window: Ints) -> None:
+    """Raise ShapeError where a window has no element of x."""
+    for a, n, axis in axes_of(sizes=sizes, shape=x.shape, **window):
+        if 0 not in sizes and not _present(n, axis).any(axis=1).all():
+            raise ShapeError(
+                f"{name}: along axis {a} of shape {x.shape} a window of size {axis[0]} lies "
+                f"outside of the {n} elements, with padding {axis[2]} before them; pad less"
+            )
+
+
 def _extreme_rule(name: str) -> Callable[..., Aval]:
     def rule(x: Aval, sizes: Ints, **window: Ints) -> Aval:
         out = _rule(x, sizes, **window)
-        for a, n, axis in axes_of(sizes=sizes, shape=x.shape, **window):
-            if out.size and not _present(n, axis).any(axis=1).all():
-                raise ShapeError(
-                    f"{name}: along axis {a} of shape {x.shape} a window of size {axis[0]} lies "
-                    f"outside of the {n} elements, with {axis[2]} before them; pad less"
-                )
+        check_windows(name, x, sizes, **window)
         return out
 
     return rule

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nuvec.core import dtypes
-from nuvec.core.array import Array
+from nuvec.core.array import Array, operand
+from nuvec.core.config import config
 from nuvec.core.ir import IR, Eqn, Literal, Var, aval
 from nuvec.core.lower import lower
 from nuvec.core.lower.arena import Block, Scratch
@@ -17,11 +19,13 @@ from nuvec.core.lower.inplace import keeps_bits_in_place
 from nuvec.core.lower.layout import Layout, layout_of, result_layout
 from nuvec.core.lower.plan import place, surely_fresh, takes_out
 from nuvec.core.lower.schedule import schedule
+from nuvec.core.ops.along import add_along_p
 from nuvec.core.ops.arithmetic import add, multiply, multiply_p
 from nuvec.core.ops.exponential import exp, exp_p
 from nuvec.core.ops.rounding import round_p
 from nuvec.core.ops.selection import where
 from nuvec.core.ops.shape import reshape, sum, sum_p, transpose, transpose_p
+from nuvec.core.ops.structure import slice_p
 from nuvec.core.primitive import TABLE, Primitive
 from tests.cases.rows import all_rows
 from tests.core.lower.programs import (
@@ -200,6 +204,101 @@ def test_what_a_communication_was_given_is_not_written_again() -> None:
         del TABLE["test.send"]
 
 
+UPDATES: dict[str, Callable[[Array, Array], Array]] = {
+    "update_slice": lambda x, v: x.at[1:5].set(v),
+    "scatter_set": lambda x, v: x.at[np.array([5, 0, 5, -1])].set(v),
+    "scatter_add": lambda x, v: x.at[np.array([5, 0, 5, -1])].add(v),
+    "scatter_max": lambda x, v: x.at[np.array([5, 0, 5, -1])].max(v),
+    "scatter_min": lambda x, v: x.at[np.array([5, 0, 5, -1])].min(v),
+    "scatter_multiply": lambda x, v: x.at[np.array([5, 0, 5, -1])].multiply(v),
+    "add_along": lambda x, v: add_along_p.bind(
+        x, operand(np.array([[5], [0], [5], [-1]], np.int32)), v, axis=-2, shape=x.shape,
+        mode="raise",
+    ),
+}  # fmt: skip
+
+
+def test_the_updates_of_every_primitive_that_has_some_are_tested() -> None:
+    assert {p.name for p in TABLE.values() if p.updates is not None} == set(UPDATES)
+
+
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "complex64"])
+def test_an_update_changes_a_dead_operand_in_place(name: str, dtype: str) -> None:
+    if name in ("scatter_max", "scatter_min") and dtype == "complex64":
+        dtype = "float64"
+    update = UPDATES[name]
+    x, v = aval((6, 3), np.dtype(dtype)), aval((4, 3), np.dtype(dtype))
+    generator = np.random.Generator(np.random.PCG64(3))
+    arguments = [values(x, generator), values(v, generator)]
+
+    def chain(x: Array, v: Array) -> Array:
+        for _ in range(3):
+            x = update(x, v)
+        return x
+
+    ir = program(chain, x, v)
+    check(ir, *arguments)
+    written = [t for g, t in zip(lower(ir).groups, targets(ir), strict=True)
+               if g.eqns[0].primitive.name == name]  # fmt: skip
+    assert len(written) == 3
+    assert [isinstance(t, Var) for t in written] == [False, True, True]  # copied once
+    with config.override(passes=set(config.passes) - {"in_place"}):
+        check(program(chain, x, v), *arguments)
+        assert not any(isinstance(t, Var) for t in targets(ir))
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_leaves_alone_what_others_hold(name: str) -> None:
+    update = UPDATES[name]
+    constant = np.ones((6, 3), np.float32)
+    functions: list[Callable[[Array, Array], list[Array]]] = [
+        lambda x, v: (lambda y: [update(y, v), update(y, v), y])(exp(x)),
+        lambda x, v: (lambda y: [update(y, v), transpose(y)])(exp(x)),
+        lambda x, v: (lambda y: [update(update(reshape(y, (6, 3)), v), v), sum(y)])(exp(x)),
+        lambda x, v: [update(operand(constant), v), update(x, v)],
+        lambda x, v: [(lambda y: update(y, slice_p.bind(y, **_FIRST)))(exp(x)), v],
+        lambda x, v: (lambda y: [add(update(y, v), y)])(exp(x)),
+    ]
+    x, v = np.linspace(-1, 1, 18, dtype=np.float32), np.arange(12, dtype=np.float32)
+    for function in functions:
+        check(program(function, f4(6, 3), f4(4, 3)), x.reshape(6, 3), v.reshape(4, 3))
+
+
+_FIRST = {"start": (0, 0), "stop": (4, 3), "step": (1, 1)}
+
+
+def test_an_operand_that_is_its_own_update_is_copied() -> None:
+    index = np.arange(6)[::-1].copy()
+    for update in (
+        lambda x: x.at[index].add(x),
+        lambda x: x.at[index].set(x),
+        lambda x: x.at[::-1].set(x),
+        lambda x: x.at[np.array([0, 0, 1, 1, 2, 2])].add(x),
+    ):
+        ir = program(lambda x, update=update: update(exp(x)), f4(6, 3))
+        check(ir, np.linspace(-1, 1, 18, dtype=np.float32).reshape(6, 3))
+        assert not isinstance(targets(ir)[-1], Var)
+
+
+def test_the_memory_of_what_is_put_is_not_taken() -> None:
+    index = np.arange(6)[::-1].copy()
+    ir = program(lambda x: x.at[index].add(exp(x)), f4(6, 3))  # exp(x) is dead, and as large
+    check(ir, np.linspace(-1, 1, 18, dtype=np.float32).reshape(6, 3))
+    assert not isinstance(targets(ir)[-1], Var)
+
+
+def test_rows_that_are_written_one_by_one_are_copied_once() -> None:
+    def function(x: Array, v: Array) -> Array:
+        for i in range(50):
+            x = x.at[i].set(multiply(v, i))
+        return x
+
+    ir = program(function, f4(100, 2500), f4(2500))
+    plan = check(ir, np.zeros((100, 2500), np.float32), np.ones(2500, np.float32))
+    assert plan.memory == (1_010_000, 10_000, 1_000_000)
+
+
 def test_complex_products_are_not_computed_in_place() -> None:
     a = aval((64,), dtypes.complex64)
     ir = program(lambda x: multiply(exp(x), x), a)
@@ -259,6 +358,7 @@ def test_several_outputs() -> None:
 
 def test_peak_is_what_a_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Block, "size", 0)  # whatever programs there were before
+
     def function(x: Array) -> list[Array]:
         y = exp(x)
         z = where(TABLE["greater"].bind(y, x), y, x)

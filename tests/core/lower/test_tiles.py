@@ -15,8 +15,8 @@ from nuvec.core import dtypes
 from nuvec.core.ir import Var, aval
 from nuvec.core.lower import fuse, lower
 from nuvec.core.lower.fuse import tile_rows
-from nuvec.core.lower.threads import run_all
 from nuvec.core.primitive import NOT_BATCHABLE, TABLE
+from nuvec.core.threads import run_all
 from nuvec.core.tiling import Rows
 from nuvec.nn.labels import class_index
 from nuvec.testing import check_compile
@@ -234,12 +234,13 @@ def test_borders(count: int, width: int) -> None:
     last = count - (many - 1) * size
     assert 0 < last <= size + size // 2
     assert size * width % 16 == 0
-    assert size % 16 == 0 or width * 16 * 4 > 4 * fuse.TILE
+    assert size % 16 == 0 or width * 16 * 4 > 4 * fuse.TILE or size * 16 > count
     assert size * width * 4 <= 4 * fuse.TILE
 
 
 def test_borders_within_outer_axes() -> None:
-    assert tile_rows(Rows((8, 784), 1), [Var(f4(8, 784, 512))]) == (131, 6)
+    size, tiles = tile_rows(Rows((8, 784), 1), [Var(f4(8, 784, 512))])
+    assert tiles > 1 and 0 < 784 - (tiles - 1) * size <= size + size // 2
     assert tile_rows(Rows((8, 785), 1), [Var(f4(8, 785, 513))]) is None
     assert tile_rows(Rows((8, 16), 1), [Var(f4(8, 16, 16))]) is None
 
@@ -415,5 +416,5 @@ def test_a_square_operand_that_every_tile_reads_is_not() -> None:
 
 def test_the_text_shows_the_tiles() -> None:
     source = lower(program(lambda x, y: nv.exp(x) * y, BIG, BIG, names=["x", "y"])).source
-    assert "512x1024 rows in 8 tiles of 65536" in source
+    assert "512x1024 rows in 4 tiles of 131072" in source
     assert "np.exp(x, out=" in source

@@ -131,8 +131,10 @@ def test_errors() -> None:
         conv1d(x, w)
     with pytest.raises(ShapeError, match=r"\(N, D, H, W, C\)"):
         conv3d(x, w)
-    with pytest.raises(ShapeError, match="4 channels, of which 1 groups have 4 each"):
+    with pytest.raises(ShapeError, match=r"conv2d: .* 4 channels; .* size 4, and has 3"):
         conv2d(x, nv.ones((6, 3, 3, 3)))
+    with pytest.raises(ShapeError, match=r"4 channels in 2 groups of 2; .* size 2, and has 4"):
+        conv2d(x, w, groups=2)
     with pytest.raises(ShapeError, match="groups=4 must divide"):
         conv2d(x, nv.ones((6, 3, 3, 1)), groups=4)
     with pytest.raises(ShapeError, match="groups must be at least 1"):
@@ -145,6 +147,15 @@ def test_errors() -> None:
         conv2d(x, w, stride=(1, 2, 3))
     with pytest.raises(TypeError, match="stride is an integer"):
         conv2d(x, w, stride=1.5)  # type: ignore[arg-type]
+    x = nv.ones((1, 4, 4, 2))
+    with pytest.raises(ShapeError, match=r"\(8, 8\) positions, .*\(5, 5\).*less padding"):
+        nv.conv_transpose2d(x, nv.ones((3, 2, 2, 2)), stride=2, padding=5)
+    with pytest.raises(
+        ShapeError, match=r"output_padding \(2, 1\) must be smaller than .*\(2, 2\)"
+    ):
+        nv.conv_transpose2d(x, nv.ones((3, 2, 2, 2)), stride=2, output_padding=(2, 1))
+    dilated = nv.conv_transpose2d(x, nv.ones((3, 2, 2, 2)), dilation=2, output_padding=1)
+    assert dilated.shape == (1, 7, 7, 3)
     with pytest.raises(ValueError, match="neither 'same' nor 'valid'"):
         conv2d(x, w, padding="full")
     with pytest.raises(ShapeError, match="a number, one for each axis or a pair"):

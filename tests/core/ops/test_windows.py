@@ -156,7 +156,9 @@ def test_errors() -> None:
         nv.max_pool(x, 0)
     with pytest.raises(ShapeError, match="padding must not be negative"):
         nv.max_pool(x, 2, padding=-1)
-    with pytest.raises(ShapeError, match=r"axis 1 of shape .* lies outside of the 5 elements"):
+    with pytest.raises(
+        ShapeError, match=r"^max_pool: along axis 1 of shape .* outside of the 5 el"
+    ):
         nv.max_pool(x, 2, padding=2)
     with pytest.raises(ShapeError, match="an entry for each axis"):
         window_sum_p.bind(x, sizes=(2,), window=(1,), stride=(1,), low=(0,), dilation=(1,))

@@ -1,4 +1,5 @@
-"""A small pool of threads that run tiles: NumPy's loops let go of the interpreter's lock."""
+"""A small pool of threads that run tiles, and parts of matrix products: NumPy's loops let go of the
+interpreter's lock."""
 
 from __future__ import annotations
 
