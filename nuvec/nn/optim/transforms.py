@@ -178,7 +178,12 @@ def scale_by_adam(
                 t = count.astype(g.dtype)
                 corrections[g.dtype] = _bias_correction(b1, t), _bias_correction(b2, t)
             first, second = corrections[g.dtype]
-            return (m / first) / (sqrt(n / second + like(eps_root, n)) + like(eps, n))
+            # Both fractions of the formula multiplied by sqrt(1 - b2^t): what is left of it are
+            # numbers, and arrays are read less often.
+            root = sqrt(operand(second))
+            inside = isinstance(eps_root, Array) or eps_root > 0
+            inner = n + like(eps_root, n) * second if inside else n
+            return m * (root / first) / (sqrt(inner) + like(eps, n) * root)
 
         return map_arrays(direction, updates, mu, nu), ScaleByAdamState(count, mu, nu)
 
