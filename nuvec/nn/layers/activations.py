@@ -122,7 +122,8 @@ def gelu(x: Array) -> Array:
 
 def gelu_approx(x: Array) -> Array:
     """gelu, nearly: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
-    return x * (1 + _tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))) * 0.5
+    scale = math.sqrt(2 / math.pi)
+    return x * (1 + _tanh(x * (scale + 0.044715 * scale * (x * x)))) * 0.5
 
 
 def gelu_fast_approx(x: Array) -> Array:
