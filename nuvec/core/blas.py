@@ -32,10 +32,12 @@ def dot(x: Any, y: Any, out: Any = None) -> Any:
     if out is None:
         out = np.empty((rows, columns), x.dtype)
     step = -(-rows // (parts * ROWS)) * ROWS
+    # np.dot would copy some rows of a transposed matrix.
+    product = np.dot if x.flags.c_contiguous else np.matmul
 
     def part(k: int) -> None:
         some = slice(k * step, (k + 1) * step)
-        np.dot(x[some], y, out=out[some])
+        product(x[some], y, out=out[some])
 
     run_all(part, -(-rows // step), parts)
     return out

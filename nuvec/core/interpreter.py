@@ -25,7 +25,6 @@ from nuvec.core.traceback import format_user_frame, note_source
 _in_program_order = operator.attrgetter("seq")
 
 
-LARGE = 1 << 20  # bytes of a result from which the pending graph may be worth a program
 # (pending, nodes asked for) -> those of the pending nodes that have been run; set by `lower`.
 large_graphs: Callable[[list[Node], Sequence[Node]], set[Node]] | None = None
 
@@ -39,7 +38,7 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
     seen: set[Node] = set()
     stack = [n for n in nodes if n.value is None]
     queued: dict[CommunicationQueue, int] = {}  # how far each queue has been brought in
-    size = 0  # bytes of the largest result
+    large = False
     while stack:
         node = stack.pop()
         if node in seen:
@@ -47,8 +46,9 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
         seen.add(node)
         pending.append(node)
         primitive = node.primitive
-        if type(node.aval) is Aval and node.aval.nbytes > size:
-            size = node.aval.nbytes
+        aval = node.aval
+        if type(aval) is Aval and aval.large:
+            large = True
         marks = node.marks
         if marks is not None:
             for trace in marks:
@@ -67,7 +67,7 @@ def evaluate(nodes: list[Node] | tuple[Node, ...]) -> None:
     del seen
     pending.sort(key=_in_program_order, reverse=True)
     run = _running()
-    if size >= LARGE and large_graphs is not None and not config.debug_nans:
+    if large and large_graphs is not None and not config.debug_nans:
         node = i = None  # type: ignore[assignment]  # references are counted
         done = large_graphs(pending, nodes)
         pending = [n for n in pending if n not in done]

@@ -15,6 +15,7 @@ two equal ones are the same object, so caches key on identity and comparing cost
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import threading
 import weakref
@@ -31,6 +32,8 @@ from nuvec.core.size import Size
 if TYPE_CHECKING:
     from nuvec.core.primitive import Primitive
 
+LARGE = 1 << 20
+
 _interned: weakref.WeakValueDictionary[tuple[tuple[int, ...], np.dtype, bool], Aval] = (
     weakref.WeakValueDictionary()
 )
@@ -38,12 +41,15 @@ _interning = threading.Lock()
 
 
 class Aval:
-    """Shape, dtype and weakness of an array.  Make one with `aval(shape, dtype)`."""
+    """Shape, dtype and weakness of an array.  Make one with `aval(shape, dtype)`.
 
-    __slots__ = ("__weakref__", "dtype", "shape", "weak")
+    large -- whether it has `LARGE` bytes: a graph of such arrays may be worth a program"""
+
+    __slots__ = ("__weakref__", "dtype", "large", "shape", "weak")
     shape: tuple[int, ...]
     dtype: np.dtype
     weak: bool
+    large: bool
 
     @property
     def ndim(self) -> int:
@@ -117,6 +123,8 @@ def _intern(shape: tuple[int, ...], dtype: np.dtype, weak: bool) -> Aval:
             found.shape = shape
             found.dtype = dtype
             found.weak = weak
+            known = all(type(n) is int for n in shape)  # a size that notes questions is asked none
+            found.large = known and math.prod(shape) * dtype.itemsize >= LARGE
             _interned[key] = found
     return found
 

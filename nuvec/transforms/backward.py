@@ -103,7 +103,8 @@ def _elementwise(
         if derivative is ONE:
             ci = c
         elif derivative is MINUS_ONE:
-            ci = negative(unbroadcast(c, source.aval.shape))  # the sum is smaller
+            same = source.aval.shape == node.aval.shape
+            ci = negative(c if same else unbroadcast(c, source.aval.shape))  # the sum is smaller
         elif derivative is ZERO or derivative is NOT_DIFFERENTIABLE:
             continue
         else:
@@ -112,12 +113,11 @@ def _elementwise(
             if operands is None:
                 operands = [Array(n) for n in inputs]
             d = derivative(Array(node), *operands, **node.params)
-            if not may_mask and _fits(d, source.aval.shape) and c.shape == node.aval.shape:
-                c_there = unbroadcast(c, source.aval.shape)  # it is the same all along these axes
-            else:
-                c_there = c
+            there, shape, whole = c, source.aval.shape, node.aval.shape
+            if shape != whole and not may_mask and c.shape == whole and _fits(d, shape):
+                there = unbroadcast(c, shape)  # the derivative is the same along these axes
             try:
-                ci = masked_product(c, d) if may_mask else multiply(c_there, d)
+                ci = masked_product(c, d) if may_mask else multiply(there, d)
             except (TypeError, ValueError) as error:
                 raise not_a_derivative(node, d, error) from error
         if ci._node.aval.shape != source.aval.shape and ci.shape == node.aval.shape:

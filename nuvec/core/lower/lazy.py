@@ -24,7 +24,6 @@ from nuvec.core.lower.program import lower_exactly
 from nuvec.core.node import Node, context, is_literal, live, release
 from nuvec.core.profiler import recorded
 
-LARGE = 1 << 20  # bytes of a result from which a graph may gain
 CACHE_SIZE = 128  # programs kept; the least recently used goes first
 
 # By structure: the program, or None for what was met once.  Making a program takes longer than
@@ -59,7 +58,7 @@ def run_large(pending: list[Node], asked: Sequence[Node]) -> set[Node]:
 
 
 def _run(nodes: list[Node], wanted: set[Node]) -> bool:
-    if sum(n.aval.nbytes >= LARGE and n.primitive.kind != "view" for n in nodes) < 2:
+    if sum(n.aval.large and n.primitive.kind != "view" for n in nodes) < 2:
         return False
     needed = _needed(nodes, wanted)
     inside = set(nodes)
