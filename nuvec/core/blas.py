@@ -26,7 +26,7 @@ _limits: list[Any] = []  # of the BLAS libraries; empty until they are asked for
 def dot(x: Any, y: Any, out: Any = None) -> Any:
     """`np.dot` of a matrix and a matrix; `out` is C-contiguous."""
     rows, columns = x.shape[0], y.shape[1]
-    parts = _parts(rows // ROWS, 2 * rows * columns * x.shape[1])
+    parts = parts_of(rows // ROWS, 2 * rows * columns * x.shape[1])
     if parts < 2:
         return np.dot(x, y, out=out)
     if out is None:
@@ -47,7 +47,7 @@ def matmul(x: Any, y: Any, out: Any) -> Any:
     """`np.matmul` of stacks of matrices of the same leading axes."""
     count = x.shape[0]
     products = 2 * out.size * x.shape[-1]
-    parts = _parts(count, products)
+    parts = parts_of(count, products)
     if parts < 2:
         return np.matmul(x, y, out=out)
     step = -(-count // parts)
@@ -60,8 +60,9 @@ def matmul(x: Any, y: Any, out: Any) -> Any:
     return out
 
 
-def _parts(most: int, products: int) -> int:
-    """How many parts a product is made in; 1 where BLAS makes it alone."""
+def parts_of(most: int, products: int) -> int:
+    """How many parts, of at least `LEAST` products, some work for BLAS is shared out in, `most` at
+    most; 1 where BLAS does it alone."""
     if products < 2 * LEAST:
         return 1
     parts = min(most, products // LEAST, thread_count()) if _is_held() else 1

@@ -9,8 +9,10 @@ from nuvec.core import dtypes, tree
 from nuvec.core.array import Array
 from nuvec.core.errors import NuvecError
 from nuvec.core.node import Node, Trace, observed_effects, open_trace
+from nuvec.core.ops.along import add_along_p
 from nuvec.core.ops.arithmetic import add, masked_product, multiply, negative
-from nuvec.core.ops.differentiation import zeros_of
+from nuvec.core.ops.differentiation import is_zeros, zeros_of
+from nuvec.core.ops.indexing import scatter_add_p
 from nuvec.core.ops.shape import unbroadcast
 from nuvec.core.primitive import (
     MARK,
@@ -48,7 +50,7 @@ def backward_walk(trace: Trace, steps: Sequence[Step], cotangents: Cotangents) -
         if type(c) is not Array or c._node.aval is not source.aval:
             c = fitting(node, "cotangent", c, source.aval, "the operand")
         before = cotangents.get(source)
-        cotangents[source] = c if before is None else add(before, c)
+        cotangents[source] = c if before is None else _sum(before, c)
         if may_mask:
             masked.add(source)
 
@@ -83,6 +85,19 @@ def backward_walk(trace: Trace, steps: Sequence[Step], cotangents: Cotangents) -
                     ci = primitive.vjp(i, c, out, *operands, **node.params)
                     if ci is not None:
                         give(source, ci, may_mask)
+
+
+def _sum(a: Array, b: Array) -> Array:
+    """The sum of two cotangents.  One that is zeros with something added at indices, as reading at
+    them makes it, is added to the other there."""
+    for sparse, other in ((b, a), (a, b)):
+        node = sparse._node
+        if (node.primitive is scatter_add_p or node.primitive is add_along_p) and node.inputs:
+            base = node.inputs[0]
+            if base.primitive is None and is_zeros(base.value):
+                rest = [Array(i) for i in node.inputs[1:]]
+                return node.primitive.bind(other, *rest, **node.params)
+    return add(a, b)
 
 
 Give = Callable[[Node, Array, bool], None]

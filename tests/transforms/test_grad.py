@@ -231,3 +231,30 @@ def test_derivatives_at_python_numbers_are_weak_as_these_are(form: str, f: Any) 
     assert [(x + half).dtype for x in found] == [nv.float16] * len(found)
     strong = nv.grad(g)(nv.array(2.0))
     assert (strong + half).dtype == nv.float32
+
+
+def test_cotangents_of_reads_are_added_in_place() -> None:
+    rows, columns = nv.array([0, 2, 2]), nv.array([[1], [0], [1], [0]])
+
+    def loss(x):
+        read = nv.take(x, rows, axis=0) * 3.0
+        picked = nv.take_along_axis(x, columns, axis=1) * x.sum()
+        return (x * x).sum() + read.sum() + picked.sum() + x[1, 0]
+
+    x = nv.arange(8.0).reshape(4, 2)
+    ir = nv.make_ir(nv.grad(loss))(x)
+    names = [e.primitive.name for e in ir.eqns]
+    zeros = [e for e in ir.eqns if e.primitive.name in ("scatter_add", "add_along")]
+    assert len(zeros) == 2
+    assert sum(getattr(e.inputs[0], "value", 1) == 0 for e in zeros) <= 1, names
+    wide = np.arange(8.0).reshape(4, 2)
+    picked = np.take_along_axis(wide, np.asarray(columns), 1).sum()
+    expected = 2 * wide + picked
+    np.add.at(expected, np.asarray(rows), 3.0)
+    expected[np.arange(4), np.asarray(columns)[:, 0]] += wide.sum()
+    expected[1, 0] += 1
+    np.testing.assert_allclose(nv.grad(loss)(x), expected)
+    np.testing.assert_allclose(nv.vmap(nv.grad(loss))(x[None])[0], expected)
+    hessian = nv.hessian(lambda v: loss(v.reshape(4, 2)))(x.reshape(8))
+    numeric = np.asarray(nv.jacfwd(nv.grad(lambda v: loss(v.reshape(4, 2))))(x.reshape(8)))
+    np.testing.assert_allclose(hessian, numeric, rtol=1e-6)

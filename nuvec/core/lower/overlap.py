@@ -66,22 +66,26 @@ def start_early(groups: Sequence[Group]) -> tuple[Group, ...]:
 
 
 def _independent_first(groups: Sequence[Group]) -> list[Group]:
-    """Behind each large communication, up to the next one: what does not need its results comes
-    before what does."""
+    """What does not need the results of a large communication comes before what does, and so do
+    the next communications."""
     order: list[Group] = []
-    waiting: list[Group] = []  # for the results of the last communication
-    late: set[Var] = set()
+    waiting: list[Group] = []
+    late: set[Var] = set()  # these results, and what waits for them
     for group in groups:
-        if _communicates(group):
-            order += waiting
-            waiting = []
-            large = message_bytes(group.eqns[0]) >= LEAST
-            late = set(group.outputs) if large else set()
-        elif not late.isdisjoint(group.inputs):
-            late.update(group.outputs)
-            waiting.append(group)
+        needs = not late.isdisjoint(group.inputs)
+        if not _communicates(group):
+            if needs:
+                waiting.append(group)
+                late.update(group.outputs)
+            else:
+                order.append(group)
             continue
+        if needs:
+            order += waiting
+            waiting, late = [], set()
         order.append(group)
+        if message_bytes(group.eqns[0]) >= LEAST:
+            late.update(group.outputs)
     return order + waiting
 
 

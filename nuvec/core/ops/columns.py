@@ -15,17 +15,20 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nuvec.core import dtypes
+from nuvec.core.blas import LEAST, parts_of
 from nuvec.core.ir import Aval
+from nuvec.core.threads import run_all, thread_count
 
 Ints = tuple[int, ...]
 Index = tuple[slice, ...]
 
+SHARES = 4  # parts of the batch that a large product, or a sum of products, is made of
 PIECE = 1 << 21  # bytes of columns made at a time
 FEW = 4  # channels below which the columns are made the other way round
 
@@ -96,7 +99,6 @@ def _axis_phases(
 
 def convolve(x: Any, weight: Any, window: Window, outputs: Ints, out: Any = None) -> Any:
     """x (N, *spatial, C) with weight (O, *kernel, C / groups) -> (N, *outputs, O)."""
-    rank = len(outputs)
     weight = _in_order(weight, window)
     if out is None:
         out = np.empty((x.shape[0], *outputs, weight.shape[0]), x.dtype)
@@ -105,6 +107,27 @@ def convolve(x: Any, weight: Any, window: Window, outputs: Ints, out: Any = None
         out[...] = 0
     if not out.size or not x.size or not weight.size:
         return out
+    products = out.size * math.prod(weight.shape[1:])
+    step = _share_of(len(x), products)
+
+    def share(k: int) -> None:
+        some = slice(k * step, (k + 1) * step)
+        _convolve(x[some], weight, window, parts, out[some])
+
+    count = -(-len(x) // step)
+    run_all(share, count, parts_of(count, products))
+    return out
+
+
+def _share_of(count: int, products: int) -> int:
+    """The elements of a batch that one thread takes at a time: it depends on shapes alone."""
+    return -(-count // SHARES) if products >= SHARES * LEAST else count
+
+
+def _convolve(
+    x: Any, weight: Any, window: Window, parts: Sequence[Phase], out: Any
+) -> None:  # fmt: skip
+    rank = out.ndim - 2
     for phase in parts:
         taps = weight[(slice(None), *phase.taps)]
         target = out[(slice(None), *phase.outputs)]
@@ -121,7 +144,6 @@ def convolve(x: Any, weight: Any, window: Window, outputs: Ints, out: Any = None
                     np.dot(columns, matrix, out=place.reshape(-1, place.shape[-1]))
                 else:
                     place[...] = np.dot(columns, matrix).reshape(place.shape)
-    return out
 
 
 def correlate(x: Any, c: Any, window: Window, kernel: Ints, out: Any = None) -> Any:
@@ -129,7 +151,26 @@ def correlate(x: Any, c: Any, window: Window, kernel: Ints, out: Any = None) -> 
     summed over N and the outputs -> (O, *kernel, C / groups): a convolution's cotangent for its
     weight."""
     shape = (c.shape[-1], *kernel, x.shape[-1] // window.groups)
-    total = np.zeros(shape, dtypes.accumulation(x.dtype))
+    products = c.size * math.prod(shape[1:])
+    step = _share_of(len(x), products) or 1
+    totals = np.zeros((-(-len(x) // step) or 1, *shape), dtypes.accumulation(x.dtype))
+
+    def share(k: int) -> None:
+        some = slice(k * step, (k + 1) * step)
+        _correlate(x[some], c[some], window, kernel, totals[k])
+
+    run_all(share, len(totals), parts_of(len(totals), products))
+    total = totals[0]
+    for further in totals[1:]:
+        total += further
+    total = _in_order(total, window)
+    if out is None:
+        return total.astype(x.dtype, order="C", copy=False)
+    np.copyto(out, total, casting="unsafe")
+    return out
+
+
+def _correlate(x: Any, c: Any, window: Window, kernel: Ints, total: Any) -> None:
     if x.size and c.size and total.size:
         for phase in phases(window, c.shape[1:-1], kernel)[0]:
             taps = total[(slice(None), *phase.taps)]
@@ -146,11 +187,6 @@ def correlate(x: Any, c: Any, window: Window, kernel: Ints, out: Any = None) -> 
                     seen = part[batch, rows, ..., os].reshape(-1, os.stop - os.start)
                     matrix += np.dot(columns.T, seen.astype(columns.dtype, copy=False))
                 taps[os] += matrix.T.reshape(taps[os].shape)
-    total = _in_order(total, window)
-    if out is None:
-        return total.astype(x.dtype, order="C", copy=False)
-    np.copyto(out, total, casting="unsafe")
-    return out
 
 
 def _in_order(weight: Any, window: Window) -> Any:
@@ -198,7 +234,7 @@ def _pieces(
 def columns_bytes(x: Aval, kernel: Ints, positions: int) -> int:
     """What the columns of an input take at once, for so many outputs in all."""
     width = math.prod(kernel) * x.shape[-1] * dtypes.accumulation(x.dtype).itemsize
-    return 0 if math.prod(kernel) == 1 else min(PIECE, positions * width)
+    return 0 if math.prod(kernel) == 1 else min(thread_count() * PIECE, positions * width)
 
 
 def _share(count: int, most: int) -> int:

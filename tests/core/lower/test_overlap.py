@@ -147,3 +147,49 @@ def test_fusion_leaves_something_to_compute_meanwhile() -> None:
         assert "all_sum_started" in plan.source
 
     _on_two_ranks(check)
+
+
+def test_the_next_communication_does_not_wait_for_who_uses_the_first() -> None:
+    def function(group, x, w):
+        first = nv.distributed.all_sum(x, group)
+        used = nv.tanh(first) * 2
+        second = nv.distributed.all_sum(nv.exp(w), group)
+        return [used, second + 1, nv.matmul(w, w)]
+
+    def check(group):
+        names, plan = _names(function, group, BIG, BIG)
+        assert names[:4] == ["all_sum", "exp", "all_sum", "dot_general"]
+        source = plan.source
+        assert source.index("all_sum_started_1 = ") < source.index("all_sum_started.result()")
+
+    _on_two_ranks(check)
+
+
+def test_random_orders_keep_the_values() -> None:
+    """Communications and what is around them, in many orders: compiled as uncompiled."""
+
+    def on_rank(group):
+        for seed in range(12):
+            random = np.random.Generator(np.random.PCG64(seed))
+            choices = random.integers(0, 5, 14)
+            pairs = random.integers(0, 1 << 30, (14, 2))
+
+            def function(x, w, choices=choices, pairs=pairs):
+                values = [x, w]
+                for c, (i, j) in zip(choices, pairs, strict=True):
+                    a, b = values[i % len(values)], values[j % len(values)]
+                    if c == 0:
+                        values.append(nv.distributed.all_sum(a * 0.5, group))
+                    elif c == 1:
+                        values.append(nv.distributed.all_max(b, group))
+                    else:
+                        values.append([nv.tanh(a), a * b, a - b][c - 2])
+                return values[2:]
+
+            same = np.random.Generator(np.random.PCG64(seed + 100 * group.rank()))
+            x, w = (nv.array(same.standard_normal((256, 300)).astype(np.float32)) for _ in "xw")
+            for found, expected in zip(nv.compile(function)(x, w), function(x, w), strict=True):
+                np.testing.assert_array_equal(found, expected)
+        return True
+
+    assert _on_two_ranks(on_rank) == [True, True]

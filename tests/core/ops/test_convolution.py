@@ -212,3 +212,19 @@ def test_per_example_gradients_of_a_weight() -> None:
 
     each = nv.vmap(nv.grad(loss), in_axes=(None, 0))(w, x)
     np.testing.assert_array_equal(each, nv.stack([nv.grad(loss)(w, x[i]) for i in range(3)]))
+
+
+def test_large_convolutions_have_the_same_bits_for_any_number_of_threads() -> None:
+    random = np.random.Generator(np.random.PCG64(0))
+    x = nv.array(random.standard_normal((9, 28, 28, 32)).astype(np.float32))
+    weight = nv.array(random.standard_normal((64, 3, 3, 32)).astype(np.float32))
+
+    def loss(x, weight):
+        return (nv.conv2d(x, weight, padding=1) ** 2).sum()
+
+    results = []
+    for threads in (1, 2, 3):
+        with nv.config.override(threads=threads):
+            value, gradients = nv.value_and_grad(loss, argnums=(0, 1))(x, weight)
+            results.append([np.asarray(v).tobytes() for v in (value, *gradients)])
+    assert results[0] == results[1] == results[2]
