@@ -2,8 +2,8 @@
 
 A BLAS has threads of its own, which wait for one another in busy loops: where another program
 takes a core for a moment, products take many times as long.  So BLAS is held to one thread, once
-there is a product large enough to matter, and the pool that runs tiles runs products too.  Each row
-of a product is summed up in the same way whichever part it is in.
+there is a product large enough to matter, and the pool that runs tiles runs products too.  How BLAS
+sums up a row may depend on how many rows it is given, so the last bits may on the number of parts.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from nuvec.core.node import Node, Trace, observed_effects, open_trace
 from nuvec.core.ops.along import add_along_p
 from nuvec.core.ops.arithmetic import add, masked_product, multiply, negative
 from nuvec.core.ops.differentiation import is_zeros, zeros_of
-from nuvec.core.ops.indexing import scatter_add_p
 from nuvec.core.ops.shape import unbroadcast
 from nuvec.core.primitive import (
     MARK,
@@ -88,13 +87,16 @@ def backward_walk(trace: Trace, steps: Sequence[Step], cotangents: Cotangents) -
 
 
 def _sum(a: Array, b: Array) -> Array:
-    """The sum of two cotangents.  One that is zeros with something added at indices, as reading at
-    them makes it, is added to the other there."""
+    """The sum of two cotangents.  One that is zeros with at most one number added to each, as
+    reading one element of each line makes it, is added to the other where its numbers are.  (Many
+    numbers for one place are summed up by themselves first: small ones must not vanish, one by
+    one, in a large sum.)"""
     for sparse, other in ((b, a), (a, b)):
         node = sparse._node
-        if (node.primitive is scatter_add_p or node.primitive is add_along_p) and node.inputs:
-            base = node.inputs[0]
-            if base.primitive is None and is_zeros(base.value):
+        if node.primitive is add_along_p and node.inputs:
+            base, index = node.inputs[0], node.inputs[1]
+            one = index.aval.shape[node.params["axis"]] == 1
+            if one and base.primitive is None and is_zeros(base.value):
                 rest = [Array(i) for i in node.inputs[1:]]
                 return node.primitive.bind(other, *rest, **node.params)
     return add(a, b)
