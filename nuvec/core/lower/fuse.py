@@ -20,7 +20,7 @@ from nuvec.core.tiling import Role, Rows, Shape, has_rows, tile_of
 
 LEAST = 1 << 18  # bytes of a value below which tiles gain nothing
 ALONE = 1 << 20  # bytes of a value from which a single equation gains from threads
-TILE = 1 << 19  # bytes of a value's tile: a handful of them fits the second-level cache
+TILE = 1 << 19  # bytes of a value's tile: smaller ones have threads wait for one another's lock
 ALIGNED = 16  # elements that a vector loop may take together
 ARRAYS = 24  # large arrays a group reads: more streams than memory serves well
 
