@@ -16,7 +16,13 @@ def _matrices(m, k, n, dtype=np.float32):
     )
 
 
-@pytest.mark.parametrize("shape", [(1024, 512, 512), (1000, 700, 300), (130, 2048, 1024)])
+SHAPES = [
+    (1024, 512, 512), (1000, 700, 300), (130, 2048, 1024), (64, 2048, 1024), (3, 4096, 4099),
+    (129, 1025, 301), (1025, 129, 301), (1, 1024, 8192), (8192, 1024, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
 @pytest.mark.parametrize("form", ["NN", "TN", "NT"])
 def test_products(shape, threads, form) -> None:
@@ -34,24 +40,67 @@ def test_products(shape, threads, form) -> None:
     np.testing.assert_allclose(found, wide, atol=1e-3 * np.sqrt(shape[1]))
 
 
-def test_stacks() -> None:
+@pytest.mark.parametrize("shape", [(1024, 3000), (3001, 1025), (2, 1 << 21), (1 << 21, 2)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_vectors(shape, transposed) -> None:
+    x, _ = _matrices(*shape, 1)
+    a = np.ascontiguousarray(x.T).T if transposed else x
+    left, right = _matrices(1, shape[0], shape[1])
+    left, right = left[0], right[0].copy()
+    found = {}
+    for threads in (1, 2, 3):
+        with nv.config.override(threads=threads):
+            found[threads] = blas.dot(a, right), blas.dot(left, a)
+            for one, first in zip(found[threads], found[1], strict=True):
+                assert one.tobytes() == first.tobytes()
+    for one, wide in zip(
+        found[1], (x.astype(np.float64) @ right, left.astype(np.float64) @ x), strict=True
+    ):
+        np.testing.assert_allclose(one, wide, atol=1e-7 * max(shape) + 1e-3)
+
+
+@pytest.mark.parametrize("stack", [(7, 3), (1, 9), (2,), (1,), (3, 1)])
+@pytest.mark.parametrize("size", [128, 420])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_stacks(stack, size, transposed) -> None:
     random = np.random.Generator(np.random.PCG64(0))
-    x = random.standard_normal((7, 3, 128, 128)).astype(np.float32)
-    y = random.standard_normal((7, 3, 128, 128)).astype(np.float32)
-    with nv.config.override(threads=3):
-        found = blas.matmul(x, y, np.empty_like(x))
-    np.testing.assert_array_equal(found, np.matmul(x, y))
+    x = random.standard_normal((*stack, size, size)).astype(np.float32)
+    y = random.standard_normal((*stack, size, size)).astype(np.float32)
+    if transposed:  # in memory, as the heads of attention are
+        x, y = (np.moveaxis(np.moveaxis(a, -2, 0).copy(), 0, -2) for a in (x, y))
+    found = {}
+    for threads in (1, 3):
+        with nv.config.override(threads=threads):
+            found[threads] = blas.matmul(x, y, np.empty(x.shape, np.float32))
+    assert found[1].tobytes() == found[3].tobytes()
+    np.testing.assert_allclose(found[1], x.astype(np.float64) @ y, atol=1e-4 * np.sqrt(size))
 
 
 def test_a_product_is_made_in_parts_where_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr(blas, "run_all", lambda work, count, threads: made.append((count, threads)))
+    monkeypatch.setattr(blas, "run_all", lambda work, count, threads: made.append(count))
+    blas.dot(*_matrices(64, 64, 64))
+    assert made == []
+    blas.dot(*_matrices(128, 784, 512))  # by columns
+    blas.dot(*_matrices(1024, 512, 512))
+    blas.dot(*_matrices(4, 512, 1 << 16))
+    blas.dot(*_matrices(100, 1 << 18, 4))  # neither rows nor columns enough
+    x, y = _matrices(1, 4096, 4096)
+    blas.dot(x[0], y)
+    assert made == [2, 8, 8, 16]
+
+
+def test_a_stack_of_few_large_matrices_shares_out_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(blas, "run_all", lambda work, count, threads: made.append(count))
+    x = np.zeros((2, 3, 512, 512), np.float32)
+    blas.matmul(x, x, np.empty_like(x))
+    assert made == [4] * 6
+    made.clear()
+    x = np.zeros((1, 9, 512, 512), np.float32)
     with nv.config.override(threads=2):
-        blas.dot(*_matrices(64, 64, 64))
-        assert made == []
-        blas.dot(*_matrices(1024, 512, 512))
-        blas.dot(*_matrices(100, 5120, 512))  # rows enough for one part
-    assert made == [(2, 2)]
+        blas.matmul(x, x, np.empty_like(x))
+    assert made == [2]
 
 
 def test_without_control_of_blas_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

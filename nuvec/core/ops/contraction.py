@@ -73,7 +73,7 @@ def _dot_lower(x: Any, y: Any, contract: Pairs, batch: Pairs, out: Any = None) -
     if out is not None and accumulation is dtype and out.flags.c_contiguous:
         product(a_view(x), b_view(y), out=out.reshape(inner))
         return out
-    if product in (np.dot, blas.dot) or not inner:
+    if product is blas.dot or not inner:
         result = product(a_view(x), b_view(y))
     else:  # left to NumPy, the order of the result's axes in memory would follow the operands'
         result = product(a_view(x), b_view(y), out=np.empty(inner, accumulation))
@@ -116,8 +116,7 @@ def _strategy(
         return a_view, b_view, blas.matmul, (*many, m, n), shape
     a_view = _matrix_view(xs, rows, xc) if rows else _view(xs, xc, (k,))
     b_view = _matrix_view(ys, yc, columns) if columns else _view(ys, yc, (k,))
-    product = blas.dot if rows and columns else np.dot
-    return a_view, b_view, product, (m,) * bool(rows) + (n,) * bool(columns), shape
+    return a_view, b_view, blas.dot, (m,) * bool(rows) + (n,) * bool(columns), shape
 
 
 def _view(shape: Axes, order: Axes, folded: Axes) -> View:
