@@ -18,9 +18,11 @@ from nuvec.core.ir import Atom, Eqn, Literal
 from nuvec.core.lower.layout import ALIASES, Layout
 from nuvec.core.ops.arithmetic import multiply_p
 from nuvec.core.ops.build import convert_dtype
+from nuvec.core.ops.comparison import equal_p, isinf_p, logical_and_p
 from nuvec.core.ops.contraction import dot_general_p, free_axes
 from nuvec.core.ops.differentiation import optimization_barrier_p
 from nuvec.core.ops.power import MULTIPLIED, integer_power_p
+from nuvec.core.ops.selection import where_p
 from nuvec.core.ops.shape import broadcast_to_p, reshape_p, transpose_p
 from nuvec.core.primitive import MARK, Primitive
 
@@ -317,6 +319,28 @@ def _convert_same(eqn: Eqn, known: Known) -> Replacement:
     return (eqn.inputs[0],) if _is_value(eqn.inputs[0], eqn, known) else None
 
 
+# Choices that are made already
+
+
+def _infinite_and_finite(eqn: Eqn, known: Known) -> Replacement:
+    """What the derivative of logaddexp asks, where an operand is a number."""
+    both = known.definition(eqn.inputs[0])
+    if both is None or both.primitive is not logical_and_p:
+        return None
+    asked = [known.definition(a) for a in both.inputs]
+    for same, infinite in (asked, asked[::-1]):
+        if same is None or infinite is None:
+            continue
+        if same.primitive is not equal_p or infinite.primitive is not isinf_p:
+            continue
+        (x,) = infinite.inputs
+        for a, b in (same.inputs, same.inputs[::-1]):
+            literal = known.uniform(b)
+            if a is x and literal is not None and np.isfinite(literal.value):
+                return (eqn.inputs[2],) if _is_value(eqn.inputs[2], eqn, known) else None
+    return None
+
+
 def _only(*primitives: Primitive) -> frozenset[str]:
     return frozenset(p.name for p in primitives)
 
@@ -346,6 +370,8 @@ ROWS: tuple[Row, ...] = (
     Row("dot_general(x, y) over axes of size 1", "multiply(x, y)",
         "a sum of one product is the product, which is how it is computed",
         _only(dot_general_p), _outer_product),
+    Row("where(equal(x, c) and isinf(x), y, z), c finite", "z",
+        "no number is infinite and equal to a finite one", _only(where_p), _infinite_and_finite),
     Row("integer_power(x, n), n from 3 to 8", "multiply(x, square(x)), ...",
         "it is the products that the lowering makes, in its order", _only(integer_power_p), _power),
     Row("convert(convert(x, d), e)", "convert(x, e)", "d holds every value of x's dtype",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nuvec.core import dtypes
 from nuvec.core.ops.arithmetic import add, multiply, negative, reciprocal, subtract
 from nuvec.core.ops.build import Unary, elementwise_rule, to_inexact, unary
 from nuvec.core.primitive import Primitive
@@ -229,10 +230,14 @@ tanh = unary(
 # 1 / inf is 0 there; float16 has too few exponents for that and computes in float32
 
 
+# NumPy takes an array for an operand in less time than a number.
+_ONE = {d: np.ones((), d) for d in dtypes.ALL if dtypes.is_inexact(d)}
+
+
 def _sigmoid_lower(x: Any, out: Any = None) -> Any:
     if x.dtype.itemsize > 2:
         y = np.exp(np.negative(x, out=out), out=out)
-        return np.reciprocal(np.add(y, 1, out=out), out=out)
+        return np.reciprocal(np.add(y, _ONE[x.dtype], out=out), out=out)
     y = np.asarray(_sigmoid_lower(x.astype(np.float32)))
     if out is None:
         return y.astype(x.dtype)

@@ -15,7 +15,7 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array, operand
 from nuvec.core.errors import DtypeError
-from nuvec.core.ir import Aval, aval
+from nuvec.core.ir import Aval, Eqn, Literal, aval
 from nuvec.core.ops.arithmetic import add, multiply
 from nuvec.core.ops.build import (
     binary,
@@ -24,7 +24,7 @@ from nuvec.core.ops.build import (
     ordered,
     promote_operands,
 )
-from nuvec.core.ops.choosing import choose
+from nuvec.core.ops.choosing import choose, is_zero, working_elements
 from nuvec.core.ops.comparison import as_condition, equal, greater, less
 from nuvec.core.ops.shape import unbroadcast
 from nuvec.core.primitive import Primitive
@@ -48,8 +48,16 @@ def _where_transpose(i: int, c: Array, out: Array, condition: Array, x: Array, y
     return unbroadcast(where(condition, 0, c), y.shape)
 
 
-where_p = Primitive("where", choose, _where_rule, "elementwise", transpose=_where_transpose,
-                    linear="joint", linear_operands=(1, 2), selects=True, out=True)  # fmt: skip
+def _where_memory(eqn: Eqn) -> tuple[int, int]:
+    out = eqn.outputs[0].aval
+    masked = any(isinstance(a, Literal) and is_zero(a.value) for a in eqn.inputs[1:])
+    return out.nbytes, working_elements(out.size, masked) * out.dtype.itemsize
+
+
+where_p = Primitive(
+    "where", choose, _where_rule, "elementwise", transpose=_where_transpose, linear="joint",
+    linear_operands=(1, 2), selects=True, out=True, memory=_where_memory,
+)  # fmt: skip
 
 
 @filtered

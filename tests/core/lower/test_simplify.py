@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import nuvec.core.ops.comparison
 from nuvec.core import dtypes
 from nuvec.core.check import check_ir
 from nuvec.core.interpreter import interpret
-from nuvec.core.ir import IR, Eqn, Literal, Var, aval
+from nuvec.core.ir import IR, Aval, Eqn, Literal, Var, aval
 from nuvec.core.lower.rules import NEUTRAL, ROWS
 from nuvec.core.lower.simplify import simplify
 from nuvec.core.ops.arithmetic import add_p, divide_p, multiply_p, negative_p
@@ -72,6 +73,17 @@ def awkward(dtype: np.dtype) -> np.ndarray:
             nan = np.isnan(found)
         found = found[~nan | (np.arange(found.size) >= found.size - len(special))]
     return found
+
+
+def guarded(a: Aval, number: float, first: bool, second: bool) -> IR:
+    """where(x == number and isinf(x), 1, x), both pairs in either order."""
+    x = Var(a)
+    pair = (scalar(number, a.dtype), x)
+    same_eqn, same = eqn(TABLE["equal"], *(pair if first else pair[::-1]))
+    infinite_eqn, infinite = eqn(TABLE["isinf"], x)
+    both_eqn, both = eqn(TABLE["logical_and"], *((infinite, same) if second else (same, infinite)))
+    out_eqn, out = eqn(TABLE["where"], both, scalar(1.0, a.dtype), x)
+    return IR((x,), (), (same_eqn, infinite_eqn, both_eqn, out_eqn), (out,))
 
 
 # Every row has an example it applies to, and both sides have the same bits
@@ -141,6 +153,10 @@ def examples() -> Iterator[tuple[str, IR, np.ndarray]]:
             powers = Var(aval(argument.shape, dtype))
             ir = chain(powers, *[(TABLE["integer_power"], (powers,), {"exponent": exponent})] * 2)
             yield "integer_power(x, n)", ir, argument
+    for dtype in (dtypes.float32, dtypes.float64, dtypes.float16):
+        argument = awkward(dtype)
+        for flips in itertools.product((False, True), repeat=2):
+            yield "where(equal(x, c)", guarded(aval(argument.shape, dtype), 0.0, *flips), argument
     params = {"trace": None, "linear": None, "count": 1}
     out = Var(x.aval)
     ir = IR((x,), (), (Eqn(MARK, (x, x), (out,), params),), (out,))
@@ -190,6 +206,11 @@ def test_conversions_of_conversions() -> None:
 def test_what_is_not_exact_stays(wrong: tuple[Primitive, float]) -> None:
     x = Var(f4(3))
     assert len(simplified(chain(x, (wrong[0], (x, scalar(wrong[1])), {}))).eqns) == 1
+
+
+def test_infinite_and_equal_to_infinity_stays() -> None:
+    ir = guarded(f4(5), np.inf, False, False)
+    assert len(simplified(ir).eqns) == 4
 
 
 def test_rewrites_that_need_a_layout_stay_without_one() -> None:
