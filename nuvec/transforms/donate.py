@@ -16,7 +16,7 @@ from nuvec.core.array import Array
 from nuvec.core.errors import NuvecError
 from nuvec.core.interpreter import fail
 from nuvec.core.ir import IR
-from nuvec.core.lower import lower_donating
+from nuvec.core.lower import lower_donating, owns_memory
 from nuvec.core.node import context
 from nuvec.core.profiler import while_profiled
 
@@ -34,7 +34,7 @@ def _is_alone(array: Array) -> bool:
     if sys.getrefcount(value) > _ALONE or value.ndim == 0:
         return False
     flags = value.flags  # which refers to the value, so it comes after counting
-    return flags.owndata and flags.writeable and flags.c_contiguous
+    return flags.writeable and flags.c_contiguous and owns_memory(value)
 
 
 def to_donate(operands: Sequence[Array], places: Sequence[int]) -> tuple[int, ...]:

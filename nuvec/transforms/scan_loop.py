@@ -18,7 +18,7 @@ import numpy as np
 
 from nuvec.core.config import config
 from nuvec.core.ir import IR, Aval, Var
-from nuvec.core.lower import lower_into, run_without_nans
+from nuvec.core.lower import lower_into, owns_memory, run_without_nans
 from nuvec.core.node import context
 
 Loop = Callable[..., Any]
@@ -218,7 +218,7 @@ class ScanLoop:
         """A last carry, in memory of its own."""
         kind, _ = self.where[k]
         if length and self.body.outputs[k].aval.shape and kind != "kept":
-            return value.copy() if value.base is not None else value
+            return value if owns_memory(value) else value.copy()
         return value
 
     def held(self, length: int) -> int:

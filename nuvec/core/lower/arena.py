@@ -1,7 +1,10 @@
-"""The memory that runs of a program reuse: a program's own arenas, and the scratch of tiles."""
+"""The memory that runs of a program reuse: a program's own arenas, the scratch of tiles, and that
+of large outputs nobody has any more."""
 
 from __future__ import annotations
 
+import math
+import sys
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -38,7 +41,7 @@ class Arenas:
         try:
             return self._free.pop()
         except IndexError:
-            memory = [np.empty(n, np.uint8) for n in self._slots]
+            memory = [aligned(n) for n in self._slots]
             return tuple(_buffers(self._buffers, memory))
 
 
@@ -50,7 +53,7 @@ class Block:
     size = 0
 
     def __init__(self) -> None:
-        self.memory = np.empty(Block.size, np.uint8)
+        self.memory = aligned(Block.size)
         self.views: weakref.WeakKeyDictionary[Any, Views] = weakref.WeakKeyDictionary()
 
 
@@ -97,6 +100,66 @@ class Scratch:
         _blocks.clear()
 
 
+class Spare(np.ndarray[Any, Any]):
+    """Memory that outputs are views of, one at a time.
+
+    Being of a type of its own it is the base of such an output alone: NumPy makes the output the
+    base of views of it.  So while nobody but `Spares` refers to it, nobody sees its memory.  (It
+    is a view itself, of what `aligned` took, which is the base of views of it.)"""
+
+
+class Spares:
+    """The arrays for one output of a program: in the memory of an earlier one that is gone, or in
+    new memory, whose pages the system would have to make anew in every run."""
+
+    __slots__ = ("_dtype", "_kept", "_shape", "_size")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._size = math.prod(shape) * dtype.itemsize
+        self._kept: deque[Spare] = deque(maxlen=KEPT)
+
+    def __call__(self) -> np.ndarray:
+        """An array like `np.empty`'s."""
+        memory = self._free()
+        if memory is None:
+            memory = aligned(self._size, Spare).view(self._dtype).reshape(self._shape)
+        self._kept.append(memory)
+        return memory.view(np.ndarray)
+
+    def _free(self) -> Spare | None:
+        for _ in range(len(self._kept)):
+            try:
+                memory = self._kept.popleft()
+            except IndexError:  # other threads have them all
+                break
+            if sys.getrefcount(memory) == sys.getrefcount(memory.base) == UNSEEN:
+                return memory
+            self._kept.append(memory)
+        return None
+
+    def clear(self) -> None:
+        """Let go of what is kept for later runs."""
+        self._kept.clear()
+
+
+def aligned(size: int, kind: type[np.ndarray] = np.ndarray) -> Any:
+    """So many bytes, the first at the beginning of a line of the cache: NumPy's loops take up to
+    twice as long where each vector they write ends in another line than it begins in."""
+    memory = kind(size + ALIGNED, np.uint8)
+    start = -memory.ctypes.data % ALIGNED
+    return memory[start : start + size]
+
+
+def owns_memory(x: np.ndarray) -> bool:
+    """Whether an array's memory is its own, or only lent to it by `Spares`."""
+    return x.flags.owndata or (type(x.base) is Spare and x.base.nbytes == x.nbytes)
+
+
+SPARE = 1 << 16  # bytes of an output whose memory is kept, and aligned
+SPARES = 1 << 28  # bytes of outputs, of one program, whose memory is kept
+KEPT = 2  # arrays of an output: in a loop the last one is there when the next is made
+UNSEEN = 2  # what getrefcount says of one that only its caller refers to
 ALIGNED = 64  # bytes of a line of the cache
 _blocks: deque[Block] = deque(maxlen=64)
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.blas import LEAST, dot
+from nuvec.core.blas import dot, dot_parts
 from nuvec.core.config import config
 from nuvec.core.interpreter import lower_checked
 from nuvec.core.ir import IR, Atom, Eqn, Var
-from nuvec.core.lower.arena import Arenas, Scratch
+from nuvec.core.lower.arena import SPARE, SPARES, Arenas, Scratch, Spares
 from nuvec.core.lower.errstate import ERRORS, IGNORED
 from nuvec.core.lower.layout import Layout
 from nuvec.core.lower.overlap import Started, under_way
@@ -51,35 +51,43 @@ _numbers = itertools.count(1)
 
 
 class Emitted:
-    """A compiled program: `function(*arrays)`, its text, the name of the file it claims, the loops
-    over tiles in it."""
+    """A compiled program: `function(*arrays)`, its text, the name of the file it claims, the memory
+    that its runs reuse, the loops over tiles in it."""
 
-    __slots__ = ("arenas", "filename", "function", "loops", "source")
+    __slots__ = ("filename", "function", "loops", "memory", "source")
 
     def __init__(
         self,
         function: Callable[..., list[Any]],
         source: str,
         filename: str,
-        arenas: Arenas | Scratch | None,
+        memory: Sequence[Arenas | Scratch | Spares],
         loops: Sequence[TileLoop],
     ) -> None:
-        self.arenas = arenas
+        self.memory = memory
         self.loops = loops
         self.function = function
         self.source = source
         self.filename = filename
 
+    def release(self) -> None:
+        """Let go of what is kept for later runs."""
+        for memory in self.memory:
+            memory.clear()
+
 
 def emit(
     ir: IR, placement: Placement, checked: Sequence[bool], general: Callable[..., Any] | None,
     names: Sequence[str] = (), compile_tile: Compile | None = None, record: bool = False,
+    spare: int = SPARES,
 ) -> Emitted:  # fmt: skip
     """The program of a placement.  Inputs that are `checked` must be C-contiguous; when one is
     not, the call goes to `general`.  `compile_tile` makes the programs of tiles.
 
-    record -- whether the program tells the open profiles how long each of its steps took"""
+    record -- whether the program tells the open profiles how long each of its steps took
+    spare -- bytes of outputs whose memory is kept for later runs"""
     emitter = _Emitter(ir, placement, names, compile_tile)
+    emitter.spare = spare
     if record:
         emitter.steps = Steps()
     return emitter.run(checked, general)
@@ -107,6 +115,8 @@ class _Emitter:
         self.compile_tile = compile_tile
         self.arenas: type[Arenas | Scratch] = Arenas
         self.loops: list[TileLoop] = []
+        self.spares: list[Spares] = []
+        self.spare = 0  # bytes of outputs whose memory may still be kept for later runs
         self.started = ""  # the run's communications under way
         self.pending: dict[Eqn, str] = {}
         self.steps: Steps | None = None  # of a program that records itself
@@ -177,7 +187,8 @@ class _Emitter:
         code = compile("\n" * head.count("\n") + source[len(head) :], filename, "exec")
         exec(code, self.namespace)
         function, arenas = self.namespace["program"], self.namespace.get("arenas")
-        return Emitted(function, source, filename, arenas, self.loops)
+        memory = [*self.spares, *([arenas] if arenas is not None else [])]
+        return Emitted(function, source, filename, memory, self.loops)
 
     def body(self) -> None:
         errors = self.bind("errors", ERRORS, "")
@@ -405,7 +416,13 @@ class _Emitter:
             return self.into[target.output]
         if isinstance(target, Var):
             return self.variables[target]
-        return f"np.empty({var.aval.shape}, {self.param('dtype', var.aval.dtype)})"
+        text = f"np.empty({var.aval.shape}, {self.param('dtype', var.aval.dtype)})"
+        if not SPARE <= var.aval.nbytes <= self.spare:
+            return text
+        self.spare -= var.aval.nbytes
+        self.spares.append(Spares(var.aval.shape, var.aval.dtype))
+        kept = f"# @: {text}, or the memory of an earlier one that is gone"
+        return f"{self.bind('empty', self.spares[-1], kept)}()"
 
     def checked(self, eqn: Eqn) -> Callable[..., Any]:
         """The lowering of a primitive declared outside of nuvec, held against its shape rule."""
@@ -430,8 +447,7 @@ class _Emitter:
         left = "" if xc[0] == x.aval.ndim - 1 else ".T"
         right = "" if yc == (0,) else ".T"
         function = "np.dot"
-        matrices = x.aval.ndim == y.aval.ndim == 2
-        if matrices and x.aval.size * y.aval.size // x.aval.shape[xc[0]] >= LEAST:
+        if dot_parts(_transposed(x.aval.shape, left), _transposed(y.aval.shape, right)) > 1:
             function = self.bind("dot", dot, "# dot: np.dot on several threads")
         return function, [self.atom(x) + left, self.atom(y) + right]
 
@@ -462,6 +478,10 @@ class _Emitter:
             return True
         last = axes == tuple(range(len(shape) - len(axes), len(shape)))
         return last and self.placement.layouts.get(x) is Layout.CONTIGUOUS  # type: ignore[arg-type]
+
+
+def _transposed(shape: tuple[int, ...], text: str) -> tuple[int, ...]:
+    return shape[::-1] if text else shape
 
 
 def _note_of_loop(loop: TileLoop) -> Note:

@@ -21,6 +21,7 @@ from nuvec.core.tiling import Role, Rows, Shape, has_rows, tile_of
 LEAST = 1 << 18  # bytes of a value below which tiles gain nothing
 ALONE = 1 << 20  # bytes of a value from which a single equation gains from threads
 TILE = 1 << 19  # bytes of a value's tile: smaller ones have threads wait for one another's lock
+EVEN = 4  # more than two tiles are a multiple of it, for threads to be done at the same time
 ALIGNED = 16  # elements that a vector loop may take together
 ARRAYS = 24  # large arrays a group reads: more streams than memory serves well
 
@@ -161,6 +162,8 @@ def tile_rows(rows: Rows, cut: Collection[Atom]) -> tuple[int, int] | None:
         if rows.outer and (count * widest < TILE // 2 or count % grain):
             continue
         tiles = max(1, round(count * widest / TILE))
+        if tiles > 2:
+            tiles = -(-tiles // EVEN) * EVEN
         size = -(-count // tiles)
         size = -(-size // grain) * grain
         tiles = max(1, count // size)

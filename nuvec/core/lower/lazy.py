@@ -84,8 +84,7 @@ def _run(nodes: list[Node], wanted: set[Node]) -> bool:
     except Exception:
         return False
     finally:
-        if program.arenas is not None:
-            program.arenas.clear()  # there are many programs, and some run seldom
+        program.release()  # there are many programs, and some run seldom
     for node, value in zip(graph.outputs, values, strict=True):
         node.value = value
     for node in reversed(views):

@@ -23,6 +23,7 @@ import numpy as np
 
 from nuvec.core.config import config
 from nuvec.core.ir import IR, Atom, Aval, Eqn, Var
+from nuvec.core.lower.arena import SPARE
 from nuvec.core.lower.inplace import keeps_bits_in_place
 from nuvec.core.lower.layout import ALIASES, Layout, layout_of, result_layout
 from nuvec.core.lower.placement import (
@@ -103,6 +104,7 @@ class _Placer:
             self.foreign(v, Layout.CONTIGUOUS if known else Layout.UNKNOWN)
         for v, value in ir.constants:
             self.foreign(v, layout_of(value))
+        self.made: dict[Var, int] = {}  # the step of what equations by themselves make
         self.last: dict[Var, int] = {}
         for i, group in enumerate(groups):
             for v in group.inputs:
@@ -162,8 +164,10 @@ class _Placer:
             (given,) = self.roots[self.ir.inputs[self.over[k]]]
             if s is given:
                 return whole  # it was computed there
-            if given.death >= s.first:
-                return False  # the input is read, or its memory used, when this is written
+            if given.death >= s.first:  # the input is read, or its memory used, for a while
+                s = self.cut_off(s, given.death)
+                if given.death >= s.first:
+                    return False
         if not whole or not s.out or s.kept or s.into is not None or s.aval is None:
             return False
         if s.aval.shape != a.aval.shape or s.aval.dtype != a.aval.dtype:
@@ -171,9 +175,30 @@ class _Placer:
         s.into = k
         return True
 
+    def cut_off(self, s: _Storage, step: int) -> _Storage:
+        """What is written to a storage after a step, in a storage of its own; the storage itself,
+        where nothing is."""
+        later = [v for v in s.written if self.made.get(v, -1) > step]
+        if not later or later == s.written or not s.out:
+            return s
+        first = later[0]
+        at, start = self.made[first], s.variables.index(first)
+        rest = _Storage(first=at, death=s.death, owned=True, out=True, aval=s.aval, written=later)
+        rest.variables = s.variables[start:]
+        for v in rest.variables:
+            self.roots[v] = self.roots[v] - {s} | {rest}
+        self.targets[at] = rest
+        del s.variables[start:]
+        s.written, s.death = s.written[: -len(later)], at
+        s.output, rest.output = False, True
+        self.storages.append(rest)
+        self.storages.sort(key=lambda s: s.first)
+        return rest
+
     # Storages
 
     def visit(self, i: int, eqn: Eqn) -> None:
+        self.made.update(dict.fromkeys(eqn.outputs, i))
         for k, v in enumerate(eqn.outputs):
             self.layouts[v] = result_layout(eqn, self.layout, k)
         operands = [a for a in eqn.inputs if type(a) is Var]
@@ -219,24 +244,28 @@ class _Placer:
     def visit_tiles(self, i: int, group: Group) -> None:
         """The outputs of a group that runs in tiles are new, or over its dead operands."""
         self.layouts.update(dict.fromkeys(group.outputs, Layout.CONTIGUOUS))
-        targets: list[Var | _Storage | None] = []
+        targets: dict[Var, Var | _Storage | None] = {}
         taken: set[Var] = set()
-        for v in group.outputs:
+        made = {v: k for k, e in enumerate(group.eqns) for v in e.outputs}
+        read = {a: k for k, e in enumerate(group.eqns) for a in e.inputs if type(a) is Var}
+        # Best where it is the memory of what it is computed from.
+        for v in sorted(group.outputs, key=made.__getitem__, reverse=True):
             if v in group.partial:  # the sum of the tiles' sums is made at the end
                 self.new(i, v, out=False)
-                targets.append(None)
+                targets[v] = None
                 continue
-            free = [a for a in group.cut if a not in taken]
+            free = [a for a in group.cut if a not in taken and read[a] <= made[v]]
+            free.sort(key=read.__getitem__, reverse=True)
             old = next((a for a in free if self.replaceable(i, a, v, group)), None)
             if old is None:
-                targets.append(self.new(i, v, out=True))
+                targets[v] = self.new(i, v, out=True)
             else:
                 taken.add(old)
-                targets.append(old)
+                targets[v] = old
                 self.add(v, self.roots[old])
                 (storage,) = self.roots[old]
                 storage.written.append(v)
-        self.targets.append(targets)
+        self.targets.append([targets[v] for v in group.outputs])
 
     def new(self, i: int, v: Var, out: bool) -> _Storage:
         storage = _Storage(first=i, death=i, owned=True, out=out, aval=v.aval, written=[v])
@@ -439,5 +468,7 @@ def _target(eqn: Eqn, target: Var | _Storage | None) -> Target:
         return target
     if target.into is not None or target.buffer is not None:
         return _tile_target(target)
-    # Without out= this lowering might hand back its operand.
-    return "empty" if target.out and not isinstance(eqn.primitive.lower, np.ufunc) else None
+    lower = eqn.primitive.lower
+    # Without out= this lowering might hand back its operand; and large memory is better aligned.
+    large = target.aval is not None and target.aval.nbytes >= SPARE
+    return "empty" if target.out and (large or not isinstance(lower, np.ufunc)) else None

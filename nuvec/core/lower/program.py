@@ -57,7 +57,7 @@ class Plan:
     """
 
     __slots__ = (
-        "__weakref__", "_again", "_arenas", "_given", "_recorded", "groups", "ir", "memory",
+        "__weakref__", "_again", "_emitted", "_given", "_recorded", "groups", "ir", "memory",
         "passes", "run", "source",
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ class Plan:
         self.memory: Memory = _with_tiles(placement.memory, emitted.loops)
         self.source = emitted.source
         self.run: Callable[..., list[Any]] = emitted.function
-        self._arenas = [emitted.arenas]
+        self._emitted = [emitted]
         self._again = emit
         self._recorded: Callable[..., list[Any]] | None = None
 
@@ -89,7 +89,7 @@ class Plan:
         if self._recorded is None:
             with recorded("lower for profile", "lower"):
                 emitted = _kept(self._again(record=True))
-            self._arenas.append(emitted.arenas)
+            self._emitted.append(emitted)
             self._recorded = emitted.function
         if not name:
             return self._recorded
@@ -97,9 +97,8 @@ class Plan:
 
     def release(self) -> None:
         """Let go of the buffers kept for the next run: for programs that run seldom."""
-        for arenas in self._arenas:
-            if arenas is not None:
-                arenas.clear()
+        for emitted in self._emitted:
+            emitted.release()
 
     def cost(self) -> Cost:
         """What a run costs, estimated from shapes."""
@@ -249,7 +248,7 @@ def lower_exactly(ir: IR, contiguous: Sequence[bool], record: bool = False) -> E
     simple = _simplified(ir, contiguous)
     placement = place(simple, schedule(simple, contiguous, False), contiguous)
     unchecked = (False,) * len(contiguous)
-    return _kept(emit(simple, placement, unchecked, None, (), _compile_tile, record))
+    return _kept(emit(simple, placement, unchecked, None, (), _compile_tile, record, spare=0))
 
 
 def _compile_tile(ir: IR, into: Sequence[int], over: Mapping[int, int]) -> Body:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nuvec.core.lower.emit import Emitted
     from nuvec.core.lower.schedule import Group
 
-PER_THREAD = 2  # tiles a thread must have to be worth waking
-
 
 Run = Callable[[int], None]  # of the tile of a number
 
@@ -143,7 +141,7 @@ class TileLoop:
         """How many run tiles at the same time."""
         if "threads" not in config.passes:
             return 1
-        return max(1, min(thread_count(), self.outer * self.tiles // PER_THREAD))
+        return min(thread_count(), self.total)
 
     def describe(self) -> str:
         """What the loop does, for the text of the program that calls it."""

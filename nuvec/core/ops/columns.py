@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.blas import LEAST, parts_of
+from nuvec.core.blas import threads_for
 from nuvec.core.ir import Aval
 from nuvec.core.threads import run_all, thread_count
 
@@ -29,6 +29,7 @@ Ints = tuple[int, ...]
 Index = tuple[slice, ...]
 
 SHARES = 4  # parts of the batch that a large product, or a sum of products, is made of
+LEAST = 1 << 25  # multiplications and additions of a part: with fewer, threads wait for one another
 PIECE = 1 << 21  # bytes of columns made at a time
 FEW = 4  # channels below which the columns are made the other way round
 
@@ -115,7 +116,7 @@ def convolve(x: Any, weight: Any, window: Window, outputs: Ints, out: Any = None
         _convolve(x[some], weight, window, parts, out[some])
 
     count = -(-len(x) // step)
-    run_all(share, count, parts_of(count, products))
+    run_all(share, count, threads_for(count))
     return out
 
 
@@ -159,7 +160,7 @@ def correlate(x: Any, c: Any, window: Window, kernel: Ints, out: Any = None) -> 
         some = slice(k * step, (k + 1) * step)
         _correlate(x[some], c[some], window, kernel, totals[k])
 
-    run_all(share, len(totals), parts_of(len(totals), products))
+    run_all(share, len(totals), threads_for(len(totals)))
     total = totals[0]
     for further in totals[1:]:
         total += further
@@ -231,10 +232,14 @@ def _pieces(
             yield slice(n, n + batch), slice(r, stop), columns
 
 
-def columns_bytes(x: Aval, kernel: Ints, positions: int) -> int:
-    """What the columns of an input take at once, for so many outputs in all."""
+def columns_bytes(x: Aval, kernel: Ints, positions: int, products: int) -> int:
+    """What the columns of an input take at once, for so many outputs, and products, in all."""
     width = math.prod(kernel) * x.shape[-1] * dtypes.accumulation(x.dtype).itemsize
-    return 0 if math.prod(kernel) == 1 else min(thread_count() * PIECE, positions * width)
+    if math.prod(kernel) == 1 or not x.size:
+        return 0
+    count = x.shape[0]
+    shares = -(-count // _share_of(count, products))
+    return min(shares, thread_count()) * min(PIECE, positions * width // shares)
 
 
 def _share(count: int, most: int) -> int:

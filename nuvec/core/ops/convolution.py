@@ -122,7 +122,8 @@ def _conv_vmap(
 def _conv_memory(eqn: Eqn) -> tuple[int, int]:
     """The piece of the columns that is made at a time."""
     x, weight, out = eqn.inputs[0].aval, eqn.inputs[1].aval, eqn.outputs[0].aval
-    return out.nbytes, columns_bytes(x, weight.shape[1:-1], math.prod(out.shape[:-1]))
+    products = out.size * math.prod(weight.shape[1:])
+    return out.nbytes, columns_bytes(x, weight.shape[1:-1], math.prod(out.shape[:-1]), products)
 
 
 conv_general_p: Primitive = Primitive(
@@ -179,9 +180,9 @@ def _weight_vmap(
 
 
 def _weight_memory(eqn: Eqn) -> tuple[int, int]:
-    x, c = eqn.inputs[0].aval, eqn.inputs[1].aval
-    kernel = eqn.params["kernel"]
-    return eqn.outputs[0].aval.nbytes, columns_bytes(x, kernel, math.prod(c.shape[:-1]))
+    x, c, out = eqn.inputs[0].aval, eqn.inputs[1].aval, eqn.outputs[0].aval
+    products, positions = c.size * math.prod(out.shape[1:]), math.prod(c.shape[:-1])
+    return out.nbytes, columns_bytes(x, eqn.params["kernel"], positions, products)
 
 
 conv_weight_p: Primitive = Primitive(

@@ -10,6 +10,7 @@ import pytest
 
 import nuvec as nv
 from nuvec.core.lower import lazy
+from nuvec.core.lower.arena import Arenas, Spares
 
 SHAPE = (512, 600)
 
@@ -144,7 +145,8 @@ def test_what_is_met_once_makes_no_program_and_programs_keep_no_memory() -> None
             nv.eval(function(_x(0, (rows, 600))))
     made = [p for p in lazy._programs.values() if p is not None]
     assert len(made) == 3
-    assert not any(p.arenas._free for p in made if p.arenas is not None)
+    assert not any(m._free for p in made for m in p.memory if isinstance(m, Arenas))
+    assert not any(isinstance(m, Spares) for p in made for m in p.memory)
 
 
 def test_strided_arrays() -> None:

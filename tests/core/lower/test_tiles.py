@@ -414,6 +414,37 @@ def test_a_square_operand_that_every_tile_reads_is_not() -> None:
     check(ir, random_values(ir.inputs[0].aval, np.random.Generator(np.random.PCG64(0)), False) / 9)
 
 
+def test_outputs_over_dead_operands_are_written_without_copies() -> None:
+    def step(mean, square, weight, x, y):  # Adam's: the gradient, y^T x, is dead early
+        gradient = nv.matmul(nv.transpose(y), x)
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.99 * square + 0.01 * (gradient * gradient)
+        return [mean, square, weight - mean / (nv.sqrt(square) + 1e-8)]
+
+    big = f4(512, 1024)
+    ir = program(step, big, big, big, f4(32, 1024), f4(32, 512))
+    source = lower(ir).source
+    assert "tiles" in source
+    assert "[...] =" not in source
+    generator = np.random.Generator(np.random.PCG64(0))
+    check(ir, *[abs(random_values(v.aval, generator, special=False)) for v in ir.inputs])
+
+
+def test_what_begins_before_an_operand_is_dead_ends_in_its_memory() -> None:
+    def function(x, w, z):
+        product = nv.matmul(x, w)
+        y = nv.exp(z) * 2  # computed in one place, while the product is there
+        return nv.tanh(y * product) * 3
+
+    ir = program(function, f4(512, 512), f4(512, 1024), f4(512, 1024))
+    source = lower(ir).source
+    assert "[...] =" not in source
+    assert "np.tanh(v1, out=into0)" in source
+    assert "np.empty((131072,)" not in source
+    generator = np.random.Generator(np.random.PCG64(0))
+    check(ir, *[random_values(v.aval, generator, special=False) for v in ir.inputs])
+
+
 def test_the_text_shows_the_tiles() -> None:
     source = lower(program(lambda x, y: nv.exp(x) * y, BIG, BIG, names=["x", "y"])).source
     assert "512x1024 rows in 4 tiles of 131072" in source
