@@ -20,7 +20,7 @@ from nuvec.core.config import config
 from nuvec.core.interpreter import lower_checked
 from nuvec.core.ir import IR, Atom, Eqn, Var
 from nuvec.core.lower.arena import SPARE, SPARES, Arenas, Scratch, Spares
-from nuvec.core.lower.errstate import ERRORS, IGNORED
+from nuvec.core.lower.errstate import ERRORS, IGNORED, state_for
 from nuvec.core.lower.layout import Layout
 from nuvec.core.lower.overlap import Started, under_way
 from nuvec.core.lower.placement import Handover, Into, Placement, Step
@@ -97,6 +97,7 @@ def emit_tile(ir: IR, placement: Placement) -> Emitted:
     """The program of a tile, which works in the scratch that all tiles share."""
     emitter = _Emitter(ir, placement, (), None)
     emitter.arenas = Scratch
+    emitter.state = state_for(ir)
     return emitter.run((False,) * len(ir.inputs), None)
 
 
@@ -114,6 +115,7 @@ class _Emitter:
     ) -> None:
         self.compile_tile = compile_tile
         self.arenas: type[Arenas | Scratch] = Arenas
+        self.state = IGNORED
         self.loops: list[TileLoop] = []
         self.spares: list[Spares] = []
         self.spare = 0  # bytes of outputs whose memory may still be kept for later runs
@@ -192,7 +194,7 @@ class _Emitter:
 
     def body(self) -> None:
         errors = self.bind("errors", ERRORS, "")
-        ignored = self.bind("ignored", IGNORED, "")
+        ignored = self.bind("ignored", self.state, "")
         before = self.names.new("before")
         arena = ""
         if self.placement.buffers:

@@ -297,6 +297,13 @@ def _sum_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
     return Tile({"axes": (0, *rest)}, (Role.CUT,), partial=True)
 
 
+def _sum_memory(eqn: Eqn) -> tuple[int, int]:
+    """What is summed in a wider dtype is converted first."""
+    x, out = eqn.inputs[0].aval, eqn.outputs[0].aval
+    wider = dtypes.accumulation(x.dtype)
+    return out.nbytes, 0 if wider == x.dtype else x.size * wider.itemsize
+
+
 sum_p: Primitive = Primitive(
     "sum",
     reduced_sum,
@@ -308,6 +315,7 @@ sum_p: Primitive = Primitive(
     ),
     vmap=reduction_vmap(lambda: sum_p),
     tile=_sum_tile,
+    memory=_sum_memory,
 )
 
 

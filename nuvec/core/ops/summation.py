@@ -32,6 +32,9 @@ def reduced_sum(x: Any, axes: tuple[int, ...]) -> Any:
     in float32, and integers modulo 2^n."""
     dtype = x.dtype
     accumulation = dtypes.accumulation(dtype)
+    # At once: left to convert them itself, NumPy would add up what its buffer holds, whatever
+    # size that has.
+    x = x if dtype == accumulation else x.astype(accumulation)
     if is_plain(x.shape, dtype, axes):
         total = np.add.reduce(x, axes, accumulation)
     else:
@@ -73,7 +76,7 @@ def _cut(x: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> Any:
         return np.add.reduce(x, axes, dtype)
     wider = _WIDER[dtype]
     if wider is not dtype and x.size <= SMALL:
-        return _narrow(np.add.reduce(x, axes, wider), dtype)
+        return _narrow(np.add.reduce(x.astype(wider), axes), dtype)
     longest = max(serial, key=x.shape.__getitem__)
     size = x.shape[longest]
     others = tuple([a for a in axes if a != longest])
@@ -85,7 +88,7 @@ def _cut(x: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> Any:
         parts = _runs(x, axes, longest, place, run, dtype)
     if wider is dtype or parts.shape[place] <= RUN:
         return _cut(parts, (place,), dtype)
-    return _narrow(np.add.reduce(parts, place, wider), dtype)
+    return _narrow(np.add.reduce(parts.astype(wider), place), dtype)
 
 
 def _runs(

@@ -13,8 +13,9 @@ import nuvec as nv
 import nuvec.nn as nn
 from nuvec.core import dtypes
 from nuvec.core.ir import Var, aval
-from nuvec.core.lower import fuse, lower
+from nuvec.core.lower import errstate, fuse, lower
 from nuvec.core.lower.fuse import tile_rows
+from nuvec.core.ops.summation import reduced_sum
 from nuvec.core.primitive import NOT_BATCHABLE, TABLE
 from nuvec.core.threads import run_all
 from nuvec.core.tiling import Rows
@@ -449,3 +450,49 @@ def test_the_text_shows_the_tiles() -> None:
     source = lower(program(lambda x, y: nv.exp(x) * y, BIG, BIG, names=["x", "y"])).source
     assert "512x1024 rows in 4 tiles of 131072" in source
     assert "np.exp(x, out=" in source
+
+
+# How NumPy runs the operations of a tile
+
+
+@pytest.mark.parametrize(("shapes", "rows"), [
+    (((64, 1), (2000,)), True), (((64, 1000), (64, 1)), True), (((64, 1000), (1000,)), True),
+    (((4, 8, 128), (4, 1, 1)), True), (((4, 8, 128), (4, 8, 1)), False), (((64, 32), (32,)), False),
+    (((64, 1000), (64, 1000)), False), (((64, 1000), ()), False), (((4, 1, 300), (5, 1)), True),
+    (((2, 300, 2), (300, 1)), False), (((300, 1), (1, 300)), True),
+])  # fmt: skip
+def test_long_rows_are_taken_one_by_one(shapes, rows) -> None:
+    ir = program(lambda x, y: x - y, *[f4(*s) for s in shapes])
+    assert (errstate.state_for(ir) is errstate.IGNORED_ROWS) == rows
+    assert errstate.IGNORED_ROWS is not errstate.IGNORED
+
+
+def test_the_buffer_of_numpy_is_small_while_a_tile_runs_and_then_as_before() -> None:
+    sizes = []
+
+    def run(plan):
+        (loop,) = plan._emitted[0].loops
+        function = loop.main.emitted.function
+        variable, state = errstate.ERRORS, function.__globals__["ignored"]
+        before = variable.set(state)
+        sizes.append(np.getbufsize())
+        variable.reset(before)
+
+    run(lower(program(lambda x, y: nv.exp(x) - y, BIG, f4(1024))))
+    run(lower(program(lambda x, y: nv.exp(x) - y, BIG, BIG)))
+    assert sizes == [errstate.ROW, 8192]
+    assert np.getbufsize() == 8192
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float32])
+def test_sums_do_not_depend_on_the_buffer(dtype) -> None:
+    generator = np.random.Generator(np.random.PCG64(0))
+    x = generator.standard_normal((7, 100, 300)).astype(dtype)
+    before = np.getbufsize()
+    for axes in ((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)):
+        found = []
+        for size in (16, errstate.ROW, 8192, 1 << 20):
+            np.setbufsize(size)
+            found.append(np.asarray(reduced_sum(x, axes)).tobytes())
+        np.setbufsize(before)
+        assert len(set(found)) == 1, axes
