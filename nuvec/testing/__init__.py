@@ -11,7 +11,8 @@ from nuvec.testing.derivatives import check_grads, check_jvp, check_second_order
 from nuvec.testing.exchanges import EXCHANGES
 from nuvec.testing.lowering import check_compile, check_lowering
 from nuvec.testing.nested import NESTED  # importing it adds control flow to random programs
-from nuvec.testing.operations import OPERATIONS, Operation
+from nuvec.testing.operation import Operation
+from nuvec.testing.operations import OPERATIONS
 from nuvec.testing.program_checks import CHECKS, check_case
 from nuvec.testing.programs import Case, Program, random_case, simulate
 

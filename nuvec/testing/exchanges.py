@@ -18,7 +18,7 @@ from nuvec.distributed.collectives.gather_scatter import all_gather, all_to_all,
 from nuvec.distributed.collectives.permute import permute
 from nuvec.distributed.collectives.point_to_point import recv_like, send
 from nuvec.distributed.group import Group
-from nuvec.testing.operations import MARGIN, Choices, Operation
+from nuvec.testing.operation import MARGIN, Choices, Operation
 
 __all__ = ["EXCHANGES", "Unfit"]
 

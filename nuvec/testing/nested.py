@@ -14,7 +14,7 @@ from nuvec.core.ops.exponential import sin, tanh
 from nuvec.core.ops.shape import sum as total
 from nuvec.distributed.axis_group import axis_group
 from nuvec.testing.exchanges import Unfit
-from nuvec.testing.operations import MARGIN, Choices
+from nuvec.testing.operation import MARGIN, Choices
 from nuvec.testing.programs import NESTED, Drawing, Nested, Program, Ranks, body_output, simulate
 from nuvec.transforms.checkpoint import checkpoint
 from nuvec.transforms.compile import compile

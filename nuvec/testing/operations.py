@@ -7,36 +7,21 @@ points they will be checked at, so that this is decided on the very values that 
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from nuvec.core import dtypes
 from nuvec.core.array import Array, from_numpy
 from nuvec.core.functions import choices, distributions, joining
 from nuvec.core.functions.along import take_along_axis
 from nuvec.core.functions.keys import fold_in, key, split
 from nuvec.core.functions.padding import pad
-from nuvec.core.ops import arithmetic as ar
-from nuvec.core.ops import comparison as co
-from nuvec.core.ops import exponential as ex
 from nuvec.core.ops import reduction as re
 from nuvec.core.ops import shape as sh
 from nuvec.core.ops.along import add_along_p
 from nuvec.core.ops.contraction import matmul
-from nuvec.core.ops.conversion import conj, imag, make_complex, real
 from nuvec.core.ops.convolution import conv_general_p, conv_weight_p
 from nuvec.core.ops.differentiation import depends
-from nuvec.core.ops.erf import erf
-from nuvec.core.ops.logaddexp import logaddexp
-from nuvec.core.ops.power import power
-from nuvec.core.ops.rounding import ceil, floor, round, trunc
-from nuvec.core.ops.selection import clip, maximum, minimum, where
-from nuvec.core.ops.signs import abs as absolute
-from nuvec.core.ops.signs import sign
 from nuvec.core.ops.structure import concatenate
 from nuvec.core.ops.windows import (
     window_deal_p,
@@ -46,210 +31,13 @@ from nuvec.core.ops.windows import (
     window_spread_p,
     window_sum_p,
 )
+from nuvec.testing.elementwise_operations import ELEMENTWISE
+from nuvec.testing.operation import MARGIN, Choices, Named, Operation, adder
 
-__all__ = ["OPERATIONS", "UNDRAWN", "Choices", "Operation", "kind_of", "seeded"]
+__all__ = ["OPERATIONS", "UNDRAWN"]
 
-LIMIT = 8.0  # values of a program stay below this, so that its derivatives stay moderate
-MARGIN = 0.03  # how far values stay from kinks
-
-
-class Choices(Protocol):
-    """Where random decisions come from: a seed, or Hypothesis."""
-
-    def integer(self, low: int, high: int) -> int:
-        """An integer in [low, high]."""
-        ...
-
-    def pick(self, options: Sequence[Any]) -> Any:
-        """One of the options."""
-        ...
-
-
-class _Seeded:
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        return self.random.randint(low, high)
-
-    def pick(self, options: Sequence[Any]) -> Any:
-        return options[self.random.randrange(len(options))]
-
-
-def seeded(seed: int) -> Choices:
-    """Decisions that follow from a seed, alike on every platform."""
-    return _Seeded(seed)
-
-
-def _no_params(choose: Choices, *operands: np.ndarray) -> tuple[Any, ...]:
-    return ()
-
-
-@dataclass(frozen=True)
-class Operation:
-    """name     -- how programs show it
-    covers   -- the primitives it records
-    kinds    -- of the operands, a letter each: f real, c complex, b boolean, i integer; several
-                alternatives for one operand in brackets are written "f|c" (all operands alike)
-    apply    -- `apply(group, *arrays, *params) -> Array`
-    params   -- `params(choose, *values)`: static parameters for operands like these; None where
-                the operation does not take them
-    fits     -- `fits(*values)`: whether these values are far from kinks and poles
-    exchange -- a communication: `exchange(values of all ranks, *params)`, what each rank gets
-    sizes    -- the smallest group it works in
-    """
-
-    name: str
-    covers: tuple[str, ...]
-    kinds: str
-    apply: Callable[..., Any]
-    params: Callable[..., Any] = field(default=_no_params)
-    fits: Callable[..., Any] | None = None
-    exchange: Callable[..., list[np.ndarray]] | None = None
-    sizes: int = 1
-
-    @property
-    def communicates(self) -> bool:
-        return self.exchange is not None
-
-
-def kind_of(dtype: np.dtype) -> str:
-    """The letter of a dtype: f real, c complex, b boolean, i integer."""
-    if dtypes.is_bool(dtype):
-        return "b"
-    return "c" if dtypes.is_complex(dtype) else "f" if dtypes.is_inexact(dtype) else "i"
-
-
-OPERATIONS: list[Operation] = []
-Named = list[tuple[str, Callable[..., Any]]]
-
-
-def _add(
-    covers: str, kinds: str, apply: Callable[..., Any], params: Any = _no_params, fits: Any = None,
-    name: str = "",
-) -> None:  # fmt: skip
-    def local(group: Any, *arguments: Any) -> Any:
-        return apply(*arguments)
-
-    names = tuple(covers.split())
-    OPERATIONS.append(Operation(name or names[0], names, kinds, local, params, fits))
-
-
-# --- Element by element
-
-
-def _apart(x: Any, y: Any) -> Any:
-    return np.abs(x - y) > MARGIN
-
-
-def _away(low: float) -> Callable[[Any], Any]:
-    return lambda x: np.abs(x) > low
-
-
-def _above(low: float) -> Callable[[Any], Any]:
-    return lambda x: x > low
-
-
-def _below(high: float) -> Callable[[Any], Any]:
-    return lambda x: np.abs(x) < high
-
-
-def _off_grid(x: Any) -> Any:
-    """Away from the integers and the halves between them, where rounding jumps."""
-    return np.abs(2 * x - np.round(2 * x)) > 2 * MARGIN
-
-
-_add("add", "f|c f|c", ar.add)
-_add("subtract", "f|c f|c", ar.subtract)
-_add("multiply", "f|c f|c", ar.multiply)
-_add("divide", "f|c f|c", ar.divide, fits=lambda x, y: np.abs(y) > 0.4)
-_add("negative", "f|c", ar.negative)
-_add("reciprocal", "f|c", ar.reciprocal, fits=_away(0.4))
-_add(
-    "floor_divide",
-    "f f",
-    ar.floor_divide,
-    fits=lambda x, y: (np.abs(y) > 0.4) & _off_grid(np.divide(x, np.where(y == 0, 1, y))),
-)
-_add(
-    "remainder",
-    "f f",
-    ar.remainder,
-    fits=lambda x, y: (np.abs(y) > 0.4) & _off_grid(np.divide(x, np.where(y == 0, 1, y))),
-)
-_add("sqrt", "f", ar.sqrt, fits=_above(0.3))
-_add("rsqrt", "f", ar.rsqrt, fits=_above(0.4))
-_add("cbrt", "f", ar.cbrt, fits=_away(0.4))
-_add("masked_product", "f|c f|c", ar.masked_product, fits=lambda x, y: (x != 0) & (y != 0))
-_add("sin", "f|c", ex.sin, fits=_below(3))
-_add("cos", "f|c", ex.cos, fits=_below(3))
-_add("tan", "f", ex.tan, fits=lambda x: np.abs(np.cos(x)) > 0.4)
-_add("sinh", "f", ex.sinh, fits=_below(2))
-_add("cosh", "f", ex.cosh, fits=_below(2))
-_add("tanh", "f", ex.tanh)
-_add("exp", "f|c", ex.exp, fits=lambda x: np.real(x) < 2)
-_add("expm1", "f", ex.expm1, fits=_below(2))
-_add("exp2", "f", ex.exp2, fits=_below(2.5))
-_add("log", "f", ex.log, fits=_above(0.3))
-_add("log1p", "f", ex.log1p, fits=_above(-0.6))
-_add("log2", "f", ex.log2, fits=_above(0.3))
-_add("log10", "f", ex.log10, fits=_above(0.3))
-_add("sigmoid", "f", ex.sigmoid)
-_add("erf", "f", erf)
-_add("logaddexp", "f f", logaddexp)
-_add("power", "f f", power, fits=lambda x, y: (x > 0.4) & (np.abs(y) < 2.5))
-_add(
-    "integer_power",
-    "f|c",
-    lambda x, n: power(x, n),
-    lambda choose, x: (choose.pick([-1, 2, 3]),),
-    _away(0.4),
-)
-_add("abs", "f", absolute, fits=_away(MARGIN))
-_add("complex_abs", "c", absolute, fits=_away(0.3))
-_add("sign", "f", sign, fits=_away(MARGIN))
-for _name, _function in Named([("floor", floor), ("ceil", ceil), ("trunc", trunc),
-                               ("round", round)]):  # fmt: skip
-    _add(_name, "f", _function, fits=_off_grid)
-_add("maximum", "f f", maximum, fits=_apart)
-_add("minimum", "f f", minimum, fits=_apart)
-_add(
-    "minimum maximum",
-    "f",
-    lambda x: clip(x, -0.5, 0.7),
-    name="clip",
-    fits=lambda x: (np.abs(x + 0.5) > MARGIN) & (np.abs(x - 0.7) > MARGIN),
-)
-_add("where", "b f f", where)
-_add("where", "b c c", where, name="where of complex")
-_add("real", "c", real)
-_add("imag", "c", imag)
-_add("conj", "c", conj)
-_add("complex", "f f", make_complex)
-_add("convert_dtype", "b|i", lambda x: x.astype(np.float64))
-_add("convert_dtype", "f", lambda x: x.astype(np.complex128), name="to complex")
-
-# --- Booleans and integers, which steer where, take and at
-
-for _name, _function in Named([("less", co.less), ("less_equal", co.less_equal),
-                               ("greater", co.greater),
-               ("greater_equal", co.greater_equal), ("equal", co.equal),
-               ("not_equal", co.not_equal)]):  # fmt: skip
-    _add(_name, "f f", _function, fits=_apart)
-for _name, _function in Named([("logical_and", co.logical_and), ("logical_or", co.logical_or),
-               ("logical_xor", co.logical_xor)]):  # fmt: skip
-    _add(_name, "b b", _function)
-_add("logical_not", "b", co.logical_not)
-for _name, _function in Named([("bitwise_and", co.bitwise_and), ("bitwise_or", co.bitwise_or),
-               ("bitwise_xor", co.bitwise_xor)]):  # fmt: skip
-    _add(_name, "i i", _function)
-_add("invert", "i", co.invert)
-_add("left_shift", "i", lambda x: co.left_shift(x, 1), fits=_below(3))
-_add("right_shift", "i", lambda x: co.right_shift(x, 1))
-for _name, _function in Named(
-    [("isnan", co.isnan), ("isinf", co.isinf), ("isfinite", co.isfinite)]
-):
-    _add(_name, "f", _function)
+OPERATIONS: list[Operation] = [*ELEMENTWISE]
+_add = adder(OPERATIONS)
 
 
 # --- Reductions

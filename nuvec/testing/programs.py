@@ -19,7 +19,8 @@ from nuvec.core.array import Array, from_numpy
 from nuvec.core.errors import ArgumentError, ShapeError
 from nuvec.testing.compare import natural
 from nuvec.testing.exchanges import EXCHANGES, Unfit
-from nuvec.testing.operations import LIMIT, OPERATIONS, Choices, Operation, kind_of, seeded
+from nuvec.testing.operation import LIMIT, Choices, Operation, kind_of, seeded
+from nuvec.testing.operations import OPERATIONS
 
 __all__ = ["Case", "Nested", "Program", "Step", "draw_case", "random_case", "simulate"]
 
