@@ -49,6 +49,18 @@ def test_digits_is_the_same_on_many(
     np.testing.assert_allclose(losses, alone[1], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize(("ranks", "tensor"), [(1, 1), (2, 2), (4, 2)])
+def test_tensor_parallel_equals_the_dense_run(ranks: int, tensor: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nuvec.launch", "-n", str(ranks),
+         CHECKOUT / "examples" / "tensor_parallel.py", "--tensor", str(tensor), "--epochs", "3"],
+        capture_output=True, text=True, timeout=100, cwd=CHECKOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{ranks // tensor} x {tensor} ranks" in done.stdout
+    assert "the sharded run equals the dense one" in done.stdout
+
+
 def test_the_data_is_what_its_readme_says() -> None:
     readme = (DIGITS.parent / "data" / "README.md").read_text(encoding="utf-8")
     data = np.load(DIGITS.parent / "data" / "digits.npz")

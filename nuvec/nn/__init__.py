@@ -1,8 +1,11 @@
 """Neural networks: modules, layers, losses, optimizers, and what divides them among ranks."""
 
 from nuvec.nn import init, losses, optim
+from nuvec.nn.clipping import clip_grad_norm, clip_grad_norm_sharded
 from nuvec.nn.data_parallel import average_gradients, broadcast_parameters
+from nuvec.nn.fully_sharded import FullyShardedModule, fully_shard
 from nuvec.nn.gradients import value_and_grad
+from nuvec.nn.joining import join
 from nuvec.nn.layers.activation_layers import (
     CELU,
     ELU,
@@ -88,6 +91,7 @@ from nuvec.nn.losses import (
 from nuvec.nn.module import Module
 from nuvec.nn.optim import adam, adamw, apply_updates, chain, clip_by_global_norm, sgd
 from nuvec.nn.sharding import AllToShardedLinear, ShardedToAllLinear, shard_linear
+from nuvec.nn.sharding_in_place import shard_inplace
 
 __all__ = [
     "CELU",
@@ -106,6 +110,7 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Dropout",
+    "FullyShardedModule",
     "HardShrink",
     "HardTanh",
     "Hardswish",
@@ -143,8 +148,11 @@ __all__ = [
     "celu",
     "chain",
     "clip_by_global_norm",
+    "clip_grad_norm",
+    "clip_grad_norm_sharded",
     "cross_entropy",
     "elu",
+    "fully_shard",
     "gelu",
     "gelu_approx",
     "gelu_fast_approx",
@@ -153,6 +161,7 @@ __all__ = [
     "hard_tanh",
     "hardswish",
     "init",
+    "join",
     "l1_loss",
     "leaky_relu",
     "log_sigmoid",
@@ -168,6 +177,7 @@ __all__ = [
     "relu6",
     "selu",
     "sgd",
+    "shard_inplace",
     "shard_linear",
     "sigmoid",
     "silu",

@@ -19,60 +19,35 @@ of that, save `model.parameters()`, a file for each rank, and `update` a model t
 
 from __future__ import annotations
 
-import itertools
-import math
-import operator
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from nuvec.core.array import Array
-from nuvec.core.ops.structure import concatenate
 from nuvec.distributed.collectives.replicated import sum_gradients, sum_partials
 from nuvec.distributed.group import Group
-from nuvec.nn.arguments import as_group, number
+from nuvec.nn.arguments import as_group
 from nuvec.nn.layers.linear import Linear, affine, is_matrix, project
 from nuvec.nn.module import Module
+from nuvec.nn.segments import Segments, own_part
+from nuvec.nn.sharded import Sharded
 from nuvec.nn.structure import leaves_text
 
 __all__ = ["AllToShardedLinear", "ShardedToAllLinear", "shard_linear"]
 
-# How an axis is cut before each piece is divided among the ranks: into this many equal segments,
-# or at these fractions of its size.
-Segments = int | Sequence[float]
 
-
-class _ShardedLinear(Module):
+class _ShardedLinear(Sharded):
     """What the two layers share: a slice of a dense layer's weights, and the group."""
 
     weight: Array
     bias: Array
-    group: Group
-
-    @property
-    def sharded_group(self) -> Group:
-        """The group whose ranks hold different slices."""
-        return self.group
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_place": (self.group.rank(), self.group.size())}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
-        rank, ranks = state.pop("_place")
-        vars(self).update(state)
-        if (rank, ranks) != (self.group.rank(), self.group.size()):
-            raise ValueError(
-                f"this {type(self).__name__} is the slice of rank {rank} of {ranks}, and is read "
-                f"by rank {self.group.rank()} of {self.group.size()}. Read it on the same rank of "
-                "as many, or put the slices together and shard them anew."
-            )
 
     def _take(self, layer: Any, segments: Segments, group: Group | None, axis: int) -> None:
         """Hold this rank's slice of a dense layer's weight, along `axis`."""
         self.group = as_group(group, type(self).__name__)
-        self.weight = _slice(type(self).__name__, layer.weight, segments, self.group, axis)
+        self.weight = self._part(layer.weight, segments, axis)
+
+    def _part(self, x: Array, segments: Segments, axis: int) -> Array:
+        what = ("output_dims", "input_dims")[axis]
+        return own_part(type(self).__name__, what, x, segments, self.group, axis)
 
     def _repr(self, input_dims: int, output_dims: int) -> str:
         return (
@@ -127,7 +102,7 @@ class AllToShardedLinear(_ShardedLinear):
     def _fill(self, layer: Any, segments: Segments, group: Group | None) -> None:
         self._take(layer, segments, group, axis=0)
         if "bias" in layer:
-            self.bias = _slice(type(self).__name__, layer.bias, segments, self.group, axis=0)
+            self.bias = self._part(layer.bias, segments, axis=0)
 
     def __call__(self, x: Array) -> Array:
         """x[..., input_dims], replicated -> [..., output_dims / N]"""
@@ -220,70 +195,3 @@ def _dense(name: str, layer: Module) -> Module:
             f"{type(layer).__name__}."
         )
     return layer
-
-
-def _slice(name: str, x: Array, segments: Segments, group: Group, axis: int) -> Array:
-    """This rank's part of every segment of an axis, joined."""
-    rank, ranks = group.rank(), group.size()
-    pieces = []
-    for start, stop in _cuts(name, x.shape[axis], segments, ("output", "input")[axis]):
-        if (stop - start) % ranks:
-            which = ("output_dims", "input_dims")[axis]
-            segment = "" if stop - start == x.shape[axis] else f" (a segment of {x.shape[axis]})"
-            raise ValueError(
-                f"{name}: the group's {ranks} ranks do not divide {which} = {stop - start}"
-                f"{segment}."
-            )
-        part = (stop - start) // ranks
-        index = slice(start + rank * part, start + (rank + 1) * part)
-        pieces.append(x[(slice(None),) * axis + (index,)])
-    return pieces[0] if len(pieces) == 1 else concatenate(pieces, axis=axis)
-
-
-def _cuts(name: str, size: int, segments: Segments, which: str) -> list[tuple[int, int]]:
-    """The start and stop of each segment of an axis."""
-    count = _as_count(segments)
-    if count is not None:
-        if count < 1 or size % count:
-            raise ValueError(f"{name}: {count} segments do not divide {which}_dims = {size}.")
-        step = size // count
-        inner = [step * i for i in range(1, count)]
-    else:
-        inner = []
-        for fraction in _fractions(name, segments):
-            point = round(size * fraction)
-            if not math.isclose(point, size * fraction, rel_tol=1e-9):
-                raise ValueError(
-                    f"{name}: the segment boundary {fraction} of {which}_dims = {size} is not "
-                    "a whole number."
-                )
-            inner.append(point)
-    points = [0, *inner, size]
-    if points != sorted(set(points)):
-        raise ValueError(
-            f"{name}: segment boundaries must increase between 0 and 1, got {segments}."
-        )
-    return list(itertools.pairwise(points))
-
-
-def _as_count(segments: Any) -> int | None:
-    """`segments` if it is how many there are: an integer, NumPy's too."""
-    if isinstance(segments, bool | np.bool_ | np.ndarray):
-        return None
-    try:
-        return operator.index(segments)
-    except TypeError:
-        return None
-
-
-def _fractions(name: str, segments: Any) -> list[float]:
-    try:
-        if isinstance(segments, str):
-            raise TypeError
-        return [float(number(fraction, "a fraction", 0, 1)) for fraction in segments]
-    except (TypeError, ValueError) as error:
-        kind = ValueError if isinstance(error, ValueError) else TypeError
-        raise kind(
-            f"{name}: segments is how many there are, or a sequence of fractions between 0 and 1 "
-            f"where one ends and the next begins, got {segments!r:.60}."
-        ) from None
