@@ -2,10 +2,10 @@
 of NumPy.
 
 A BLAS has threads of its own, which wait for one another in busy loops: where another program
-takes a core for a moment, products take many times as long.  So BLAS is held to one thread, once
-there is a product large enough to matter, and the pool that runs tiles runs products too.  How BLAS
-sums up an element may depend on how many rows and columns it is given, so the parts follow from the
-shapes alone: the same ones, to the last bit, on any number of threads.
+takes a core for a moment, products take many times as long.  So BLAS is held to one thread, before
+the first product for which it would take more, and the pool that runs tiles runs products too.  How
+BLAS sums up an element may depend on how many rows and columns it is given, so the parts follow
+from the shapes alone: the same ones, to the last bit, on any number of threads.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ MOST = 16  # parts
 FEW = 8  # matrices of a stack below which each is shared out, rather than the stack
 ALIGNED = 16  # what parts begin at a multiple of
 
+ALONE = 1 << 12  # elements of an operand from which BLAS might take threads of its own
+
 _lock = threading.Lock()
 _limits: list[Any] = []  # of the BLAS libraries; empty until they are asked for
 
@@ -35,6 +37,7 @@ def dot(x: Any, y: Any, out: Any = None) -> Any:
     rows = x.shape[0] if x.ndim == 2 else 0
     columns = y.shape[1] if y.ndim == 2 else 0
     parts = dot_parts(x.shape, y.shape)
+    hold(max(x.size, y.size))
     if parts < 2 or not _is_held():
         return np.dot(x, y, out=out)
     if out is None:
@@ -57,6 +60,7 @@ def dot(x: Any, y: Any, out: Any = None) -> Any:
 
 def matmul(x: Any, y: Any, out: Any) -> Any:
     """`np.matmul` of stacks of matrices of the same leading axes; `out` is C-contiguous."""
+    hold(max(x.shape[-2] * x.shape[-1], y.shape[-2] * y.shape[-1]))
     stack = out.shape[:-2]
     axis = max(range(len(stack)), key=stack.__getitem__)
     count = stack[axis]
@@ -105,6 +109,12 @@ def threads_for(parts: int) -> int:
 def _step(length: int, parts: int) -> int:
     """The rows or columns of each part but the last."""
     return -(-length // (parts * ALIGNED)) * ALIGNED
+
+
+def hold(size: int) -> None:
+    """See to it that BLAS has one thread, for products of operands of so many elements."""
+    if not _limits and size > ALONE:
+        _is_held()
 
 
 def _is_held() -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 import nuvec as nv
 from nuvec.core import blas
+from nuvec.core.ops.contraction import dot_general_p
 
 
 def _matrices(m, k, n, dtype=np.float32):
@@ -120,3 +124,36 @@ def test_compiled_and_not() -> None:
     for a, b in zip(nv.compile(function)(*arguments), function(*arguments), strict=True):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
     assert "dot(x, y, out=" in nv.compile(function).lower(*arguments).source
+
+
+FIRST = """
+import numpy as np
+import nuvec as nv
+
+draw = np.random.Generator(np.random.PCG64(0))
+m, v = draw.standard_normal((700, 700)), draw.standard_normal(700)
+long, big = draw.standard_normal(100_000), draw.standard_normal((1000, 1000))
+arrays = [nv.array(a) for a in (m, v, long, big)]
+
+
+def products(m, v, long, big):
+    return m @ v, v @ m, m @ m, long @ long, big @ big
+
+
+for function in (nv.compile(products), products):
+    found = [np.asarray(p).tobytes() for p in function(*arrays)]
+    assert found == [np.asarray(p).tobytes() for p in function(*arrays)]
+"""
+
+
+def test_the_first_product_has_the_bits_of_the_second() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_result_that_is_written_between_others() -> None:
+    x, y = _matrices(1024, 512, 512)
+    wide = np.zeros((1024, 2, 512), np.float32)
+    dot_general_p.lower(x, y, contract=((1,), (0,)), batch=((), ()), out=wide[:, 1])
+    assert np.ascontiguousarray(wide[:, 1]).tobytes() == blas.dot(x, y).tobytes()
+    assert not wide[:, 0].any()

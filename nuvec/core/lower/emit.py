@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.blas import dot, dot_parts
+from nuvec.core.blas import ALONE, dot
 from nuvec.core.config import config
 from nuvec.core.interpreter import lower_checked
 from nuvec.core.ir import IR, Atom, Eqn, Var
@@ -449,8 +449,8 @@ class _Emitter:
         left = "" if xc[0] == x.aval.ndim - 1 else ".T"
         right = "" if yc == (0,) else ".T"
         function = "np.dot"
-        if dot_parts(_transposed(x.aval.shape, left), _transposed(y.aval.shape, right)) > 1:
-            function = self.bind("dot", dot, "# dot: np.dot on several threads")
+        if max(x.aval.size, y.aval.size) > ALONE:
+            function = self.bind("dot", dot, "# dot: np.dot, on several threads where it is large")
         return function, [self.atom(x) + left, self.atom(y) + right]
 
     def direct(self, eqn: Eqn) -> str | None:
@@ -480,10 +480,6 @@ class _Emitter:
             return True
         last = axes == tuple(range(len(shape) - len(axes), len(shape)))
         return last and self.placement.layouts.get(x) is Layout.CONTIGUOUS  # type: ignore[arg-type]
-
-
-def _transposed(shape: tuple[int, ...], text: str) -> tuple[int, ...]:
-    return shape[::-1] if text else shape
 
 
 def _note_of_loop(loop: TileLoop) -> Note:

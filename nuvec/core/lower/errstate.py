@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from nuvec.core.ir import IR, Eqn
+from nuvec.core.ops.power import power_p
 
 ROW = 256  # elements from which a row is taken by itself
 
@@ -52,9 +53,14 @@ ERRORS, IGNORED, IGNORED_ROWS = _states()
 
 def state_for(ir: IR) -> Any:
     """The state for the program of a tile: small buffers where most of what is repeated goes with
-    long rows."""
+    long rows.
+
+    Not with powers: np.power multiplies where it sees one exponent for all it is given, and so
+    would give other bits where it sees a row with one."""
     work = [0, 0]
     for eqn in ir.eqns:
+        if eqn.primitive is power_p:
+            return IGNORED
         if eqn.primitive.kind == "elementwise" and len(eqn.inputs) > 1:
             row = _row(eqn)
             if row is not None:

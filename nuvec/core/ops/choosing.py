@@ -42,9 +42,9 @@ def choose(condition: Any, x: Any, y: Any, out: Any = None) -> Any:
         elif kept == 2:
             np.bitwise_and(np.subtract(c, 1, dtype=width), b, out=target[block])
         else:
-            change = np.bitwise_xor(a, b)
-            np.bitwise_and(change, np.negative(c, dtype=width), out=change)
-            np.bitwise_xor(change, b, out=target[block])
+            chosen = np.negative(c, dtype=width)
+            np.bitwise_and(chosen, np.bitwise_xor(a, b), out=chosen)  # of scalars, a scalar
+            np.bitwise_xor(chosen, b, out=target[block])
     return out
 
 

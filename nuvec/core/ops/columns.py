@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nuvec.core import dtypes
-from nuvec.core.blas import threads_for
+from nuvec.core.blas import hold, threads_for
 from nuvec.core.ir import Aval
 from nuvec.core.threads import run_all, thread_count
 
@@ -109,6 +109,7 @@ def convolve(x: Any, weight: Any, window: Window, outputs: Ints, out: Any = None
     if not out.size or not x.size or not weight.size:
         return out
     products = out.size * math.prod(weight.shape[1:])
+    hold(products)
     step = _share_of(len(x), products)
 
     def share(k: int) -> None:
@@ -153,6 +154,7 @@ def correlate(x: Any, c: Any, window: Window, kernel: Ints, out: Any = None) -> 
     weight."""
     shape = (c.shape[-1], *kernel, x.shape[-1] // window.groups)
     products = c.size * math.prod(shape[1:])
+    hold(products)
     step = _share_of(len(x), products) or 1
     totals = np.zeros((-(-len(x) // step) or 1, *shape), dtypes.accumulation(x.dtype))
 

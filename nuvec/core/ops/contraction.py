@@ -65,7 +65,8 @@ def _dot_lower(x: Any, y: Any, contract: Pairs, batch: Pairs, out: Any = None) -
         # The same BLAS call as matmul's, in less time around it.
         if out is None or out.flags.c_contiguous:
             return blas.dot(x, y, out)
-        return np.matmul(x, y, out=out)
+        np.copyto(out, blas.dot(x, y))
+        return out
     accumulation = dtypes.accumulation(dtype)
     if accumulation is not dtype:
         x, y = np.asarray(x).astype(accumulation), np.asarray(y).astype(accumulation)

@@ -496,3 +496,12 @@ def test_sums_do_not_depend_on_the_buffer(dtype) -> None:
             found.append(np.asarray(reduced_sum(x, axes)).tobytes())
         np.setbufsize(before)
         assert len(set(found)) == 1, axes
+
+
+@pytest.mark.parametrize("shape", [(33, 62, 256), (512, 1024), (64, 32, 256), (8192, 64)])
+@pytest.mark.parametrize("exponent", [2.0, 0.5, -1.0, 3.0])
+def test_powers_of_a_repeated_exponent(shape, exponent) -> None:
+    """np.power multiplies where it sees one exponent alone, which has other bits."""
+    ir = program(lambda x, y: x**y, f4(*shape), f4(*shape[:-1], 1))
+    x = np.random.Generator(np.random.PCG64(0)).random(shape).astype(np.float32)
+    check(ir, x, np.full((*shape[:-1], 1), exponent, np.float32))
