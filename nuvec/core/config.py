@@ -146,7 +146,8 @@ class Config:
     equation at a time meanwhile, and keep what they were donated."""
     threads: int | None
     """Threads that evaluation may use (NUVEC_THREADS); None: as many as there are cores.  From the
-    first large matrix product on, NumPy's BLAS has one of its own: nuvec shares out the work."""
+    first matrix product of more than a few thousand elements on, NumPy's BLAS has one of its own:
+    nuvec shares out the work."""
     disable_compile: bool
     """Run compiled functions uncompiled, for debugging (NUVEC_DISABLE_COMPILE)."""
     passes: frozenset[str]
