@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ class Arenas:
     """The arenas of one program: a run takes one and gives it back, runs at the same time take one
     each.  Without a lock: popping and appending are atomic.  A run that raises drops its own."""
 
-    __slots__ = ("_buffers", "_free", "_slots", "give")
+    __slots__ = ("__weakref__", "_buffers", "_free", "_slots", "give")
 
     def __init__(self, placement: Placement) -> None:
         self._buffers: tuple[Buffer, ...] = placement.buffers
@@ -41,6 +42,7 @@ class Arenas:
         try:
             return self._free.pop()
         except IndexError:
+            keep(self, sum(self._slots))
             memory = [aligned(n) for n in self._slots]
             return tuple(_buffers(self._buffers, memory))
 
@@ -112,7 +114,7 @@ class Spares:
     """The arrays for one output of a program: in the memory of an earlier one that is gone, or in
     new memory, whose pages the system would have to make anew in every run."""
 
-    __slots__ = ("_dtype", "_kept", "_shape", "_size")
+    __slots__ = ("__weakref__", "_dtype", "_kept", "_shape", "_size")
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._shape, self._dtype = shape, dtype
@@ -123,6 +125,7 @@ class Spares:
         """An array like `np.empty`'s."""
         memory = self._free()
         if memory is None:
+            keep(self, self._size)
             memory = aligned(self._size, Spare).view(self._dtype).reshape(self._shape)
         self._kept.append(memory)
         return memory.view(np.ndarray)
@@ -143,6 +146,32 @@ class Spares:
         self._kept.clear()
 
 
+# What programs keep for later runs, in all: (arenas or spares) -> bytes, the oldest first.
+_keeping: dict[weakref.ref[Arenas | Spares], int] = {}
+_lock = threading.Lock()
+
+
+def keep(owner: Arenas | Spares, size: int) -> None:
+    """Note that a program takes memory that it keeps.  Where all programs keep more than `MOST`,
+    those that took theirs first let go of it."""
+    gone: list[Arenas | Spares] = []
+    with _lock:
+        me = weakref.ref(owner)
+        _keeping[me] = _keeping.pop(me, 0) + size
+        for other in [r for r in _keeping if r() is None]:
+            del _keeping[other]
+        total = sum(_keeping.values())
+        for other in list(_keeping):
+            if total <= MOST or other == me:
+                break
+            total -= _keeping.pop(other)
+            found = other()
+            if found is not None:
+                gone.append(found)
+    for other_owner in gone:
+        other_owner.clear()
+
+
 def aligned(size: int, kind: type[np.ndarray] = np.ndarray) -> Any:
     """So many bytes, the first at the beginning of a line of the cache: NumPy's loops take up to
     twice as long where each vector they write ends in another line than it begins in."""
@@ -156,6 +185,7 @@ def owns_memory(x: np.ndarray) -> bool:
     return x.flags.owndata or (type(x.base) is Spare and x.base.nbytes == x.nbytes)
 
 
+MOST = 1 << 29  # bytes that all programs keep together for later runs
 SPARE = 1 << 16  # bytes of an output whose memory is kept, and aligned
 SPARES = 1 << 28  # bytes of outputs, of one program, whose memory is kept
 KEPT = 2  # arrays of an output: in a loop the last one is there when the next is made

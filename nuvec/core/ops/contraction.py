@@ -17,7 +17,7 @@ import numpy as np
 from nuvec.core import blas, dtypes
 from nuvec.core.array import Array
 from nuvec.core.errors import AxisError, DtypeError, ShapeError
-from nuvec.core.ir import Aval, aval
+from nuvec.core.ir import Aval, Eqn, aval
 from nuvec.core.ops.arithmetic import multiply
 from nuvec.core.ops.build import as_operand, normalize_axis, promote_operands
 from nuvec.core.ops.shape import reduced_shape, reshape_p, transpose_p
@@ -191,9 +191,16 @@ def _skip(axes: Axes, inserted: int) -> Axes:
     return tuple(a + (a >= inserted) for a in axes)
 
 
+def _dot_memory(eqn: Eqn) -> tuple[int, int]:
+    """Operands and products of 16-bit floats are in float32 meanwhile."""
+    x, y, out = (a.aval for a in (*eqn.inputs, *eqn.outputs))
+    wider = dtypes.accumulation(x.dtype)
+    return out.nbytes, 0 if wider is x.dtype else (x.size + y.size + out.size) * wider.itemsize
+
+
 dot_general_p = Primitive(
-    "dot_general", _dot_lower, _dot_rule, "contraction",
-    transpose=_dot_transpose, linear="each", vmap=_dot_vmap, out=True,
+    "dot_general", _dot_lower, _dot_rule, "contraction", transpose=_dot_transpose, linear="each",
+    vmap=_dot_vmap, out=True, memory=_dot_memory,
 )  # fmt: skip
 
 

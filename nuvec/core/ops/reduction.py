@@ -320,15 +320,22 @@ def _arg_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
     return Tile({"axis": axis - lead + 1}, (Role.CUT,))
 
 
+def _arg_memory(eqn: Eqn) -> tuple[int, int]:
+    """NumPy looks at a copy with the axis last, and points with intp."""
+    x, out = eqn.inputs[0].aval, eqn.outputs[0].aval
+    copied = eqn.params["axis"] != x.ndim - 1
+    return out.nbytes, 8 * out.size + copied * x.nbytes
+
+
 argmax_p: Primitive = Primitive(
     "argmax", lambda x, axis: np.asarray(np.argmax(x, axis=axis)).astype(np.int32),
     _arg_rule("argmax"), "reduction", jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
-    vmap=_arg_vmap(lambda: argmax_p), tile=_arg_tile,
+    vmap=_arg_vmap(lambda: argmax_p), tile=_arg_tile, memory=_arg_memory,
 )  # fmt: skip
 argmin_p: Primitive = Primitive(
     "argmin", lambda x, axis: np.asarray(np.argmin(x, axis=axis)).astype(np.int32),
     _arg_rule("argmin"), "reduction", jvp=NOT_DIFFERENTIABLE, vjp=NOT_DIFFERENTIABLE,
-    vmap=_arg_vmap(lambda: argmin_p), tile=_arg_tile,
+    vmap=_arg_vmap(lambda: argmin_p), tile=_arg_tile, memory=_arg_memory,
 )  # fmt: skip
 
 

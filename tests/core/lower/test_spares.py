@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nuvec as nv
-from nuvec.core.lower import lower, owns_memory
+from nuvec.core.lower import arena, lower, owns_memory
 from nuvec.core.lower.arena import ALIGNED, KEPT, SPARE, Spares, aligned
 from tests.core.lower.programs import f4, program
 
@@ -122,6 +122,31 @@ def test_a_program_lets_go_of_it() -> None:
     plan.release()
     assert not empty._kept
     gc.collect()
+
+
+def test_all_programs_together_keep_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size is a program of its own, with outputs and an arena."""
+    monkeypatch.setattr(arena, "_keeping", {})
+    monkeypatch.setattr(arena, "MOST", 1 << 22)
+    made = []
+    x = np.zeros((300, 400), np.float32)
+    for _ in range(20):
+        plan = lower(program(lambda x: nv.sum(nv.exp(x) * 2, axis=0) + nv.tanh(x), f4(300, 400)))
+        plan.run(x)
+        made.append(plan)
+    owners = [m for p in made for m in p._emitted[0].memory]
+    held = sum(x.nbytes * len(m._kept) for m in owners if isinstance(m, Spares))
+    held += sum(sum(m._slots) * len(m._free) for m in owners if isinstance(m, arena.Arenas))
+    assert 1 << 20 < held <= 1 << 22
+    assert sum(arena._keeping.values()) <= 1 << 22
+    assert any(m._kept for m in made[-1]._emitted[0].memory if isinstance(m, Spares))
+    first = made[0]
+    first.run(x)  # it takes memory again
+    assert any(m._kept for m in first._emitted[0].memory if isinstance(m, Spares))
+    del made, owners, plan, first
+    gc.collect()
+    arena.keep(_spares(), 1)
+    assert len(arena._keeping) <= 1
 
 
 def test_whose_memory_it_is() -> None:
