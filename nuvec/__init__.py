@@ -201,6 +201,7 @@ from nuvec.core.functions.pooling import avg_pool, max_pool, min_pool
 
 from nuvec.core.functions.einsum import einsum, einsum_path
 from nuvec.core.functions.products import inner, outer, tensordot, vdot, vecdot
+from nuvec.core.functions.quantization import dequantize, quantize, quantized_matmul
 from nuvec.core.ops.contraction import dot, dot_general, matmul
 
 # Transforms
@@ -350,6 +351,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "depends",
+    "dequantize",
     "diagonal",
     "distributed",
     "divide",
@@ -458,6 +460,8 @@ __all__ = [
     "prod",
     "profile",
     "put_along_axis",
+    "quantize",
+    "quantized_matmul",
     "random",
     "ravel",
     "real",

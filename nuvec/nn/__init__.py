@@ -4,6 +4,7 @@ from nuvec.nn import init, losses, optim
 from nuvec.nn.clipping import clip_grad_norm, clip_grad_norm_sharded
 from nuvec.nn.data_parallel import average_gradients, broadcast_parameters
 from nuvec.nn.fully_sharded import FullyShardedModule, fully_shard
+from nuvec.nn.functional import functional_call
 from nuvec.nn.gradients import value_and_grad
 from nuvec.nn.joining import join
 from nuvec.nn.layers.activation_layers import (
@@ -72,6 +73,7 @@ from nuvec.nn.layers.convolution import (
     ConvTranspose3d,
 )
 from nuvec.nn.layers.dropout import Dropout
+from nuvec.nn.layers.embedding import Embedding
 from nuvec.nn.layers.linear import Identity, Linear
 from nuvec.nn.layers.pooling import (
     AvgPool1d,
@@ -81,6 +83,7 @@ from nuvec.nn.layers.pooling import (
     MaxPool2d,
     MaxPool3d,
 )
+from nuvec.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
 from nuvec.nn.losses import (
     binary_cross_entropy,
     cross_entropy,
@@ -90,6 +93,8 @@ from nuvec.nn.losses import (
 )
 from nuvec.nn.module import Module
 from nuvec.nn.optim import adam, adamw, apply_updates, chain, clip_by_global_norm, sgd
+from nuvec.nn.quantized_sharding import QuantizedAllToShardedLinear, QuantizedShardedToAllLinear
+from nuvec.nn.quantizing import quantize
 from nuvec.nn.sharding import AllToShardedLinear, ShardedToAllLinear, shard_linear
 from nuvec.nn.sharding_in_place import shard_inplace
 
@@ -110,6 +115,7 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Dropout",
+    "Embedding",
     "FullyShardedModule",
     "HardShrink",
     "HardTanh",
@@ -125,6 +131,10 @@ __all__ = [
     "Mish",
     "Module",
     "PReLU",
+    "QuantizedAllToShardedLinear",
+    "QuantizedEmbedding",
+    "QuantizedLinear",
+    "QuantizedShardedToAllLinear",
     "ReLU",
     "ReLU2",
     "ReLU6",
@@ -153,6 +163,7 @@ __all__ = [
     "cross_entropy",
     "elu",
     "fully_shard",
+    "functional_call",
     "gelu",
     "gelu_approx",
     "gelu_fast_approx",
@@ -172,6 +183,7 @@ __all__ = [
     "nll_loss",
     "optim",
     "prelu",
+    "quantize",
     "relu",
     "relu2",
     "relu6",

@@ -9,7 +9,9 @@ from typing import Any
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array
 from nuvec.core.traceback import filtered
+from nuvec.nn.contents import Snapshot
 from nuvec.nn.module import Module
+from nuvec.nn.writing import write
 from nuvec.transforms.grad import value_and_grad as differentiate
 
 __all__ = ["value_and_grad"]
@@ -23,9 +25,13 @@ def value_and_grad(model: Module, fn: Callable[..., Any]) -> Callable[..., tuple
           whose first item is the loss; the value comes back as it was returned
 
     The gradients are nested as `model.trainable_parameters()`: frozen arrays have none, and those
-    of integer and boolean arrays are None. Arrays of the model that `fn` replaces and that are not
-    trainable (running statistics) keep their new value; the parameters are afterwards what they
-    were, also when `fn` raises.
+    of integer and boolean arrays are None. What else `fn` assigns to the model (running statistics,
+    caches, underscore attributes too) stays there; the trainable parameters are afterwards what
+    they were. When `fn` raises, all of the model is. Assign arrays as a whole, `self.mean = ...`.
+
+    It may run inside of `nv.compile` and `nv.vmap`: then let the model be an argument of the
+    function that they transform, and return it where the call changes it. A module in two places
+    has its whole gradient in the last, and zeros in the first, as in MLX.
 
     >>> import nuvec as nv
     >>> import nuvec.nn as nn
@@ -42,29 +48,24 @@ def value_and_grad(model: Module, fn: Callable[..., Any]) -> Callable[..., tuple
     @wraps(fn)
     @filtered
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        paths, structure = tree.flatten_with_path(model.parameters())
-        before = [leaf for _, leaf in paths]
-        trainable_paths, trainable = tree.flatten_with_path(model.trainable_parameters())
-        position = {path: i for i, (path, _) in enumerate(paths)}
-        positions = [position[path] for path, _ in trainable_paths]
-        chosen = [i for i in positions if dtypes.is_inexact(before[i].dtype)]
+        before = Snapshot(model)
+        trainable, structure = tree.flatten(model.trainable_parameters())
+        chosen = [i for i, array in enumerate(trainable) if dtypes.is_inexact(array.dtype)]
 
         def loss(inputs: list[Array]) -> tuple[Any, Any]:
-            model.update(structure.unflatten(_replaced(before, chosen, inputs)))
+            write(model, structure.unflatten(_replaced(trainable, chosen, inputs)), Array, True)
             result = fn(*args, **kwargs)
+            write(model, structure.unflatten(trainable), Array, True)
             first = result[0] if isinstance(result, tuple | list) and result else result
-            return first, (result, _changed(before, tree.leaves(model.parameters()), positions))
+            return first, result
 
-        changed: dict[int, Array] = {}
         try:
-            (_, (result, changed)), found = differentiate(loss, has_aux=True)(
-                [before[i] for i in chosen]
-            )
-        finally:
-            kept = _replaced(before, list(changed), list(changed.values()))
-            model.update(structure.unflatten(kept))
+            (_, result), found = differentiate(loss, has_aux=True)([trainable[i] for i in chosen])
+        except BaseException:
+            before.restore()
+            raise
         gradients = dict(zip(chosen, found, strict=True))
-        return result, trainable.unflatten([gradients.get(i) for i in positions])
+        return result, structure.unflatten([gradients.get(i) for i in range(len(trainable))])
 
     return wrapped
 
@@ -75,13 +76,3 @@ def _replaced(items: list[Array], positions: list[int], new: list[Array]) -> lis
     for i, item in zip(positions, new, strict=True):
         copied[i] = item
     return copied
-
-
-def _changed(before: list[Array], after: list[Array], trainable: list[int]) -> dict[int, Array]:
-    """What a call put in the place of arrays that are not trainable, by position."""
-    skip = set(trainable)
-    return {
-        i: new
-        for i, (old, new) in enumerate(zip(before, after, strict=True))
-        if new is not old and i not in skip
-    }

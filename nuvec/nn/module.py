@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,15 +11,25 @@ import numpy as np
 from nuvec.core import dtypes, tree
 from nuvec.core.array import Array
 from nuvec.core.errors import TreeError
+from nuvec.core.traceback import filtered
+from nuvec.nn import weight_files
+from nuvec.nn.contents import Snapshot, copied
+from nuvec.nn.module_tree import (
+    CONTAINERS,
+    Filter,
+    count,
+    filter_and_map,
+    own_keys,
+    walk,
+)
+from nuvec.nn.names import dotted, named_leaves
+from nuvec.nn.saving import refuse_conflicts, weights_for
 from nuvec.nn.structure import Structured, contains, is_filled, leaves_text
-from nuvec.nn.writing import is_kept, write
+from nuvec.nn.writing import write
 
 __all__ = ["Module"]
 
 Self = TypeVar("Self", bound="Module")
-Filter = Callable[["Module", str, Any], bool]
-
-_CONTAINERS = (list, tuple, dict)
 
 
 class Module(Structured):
@@ -39,6 +50,12 @@ class Module(Structured):
     place its own part of the gradient, and after `apply_updates` they are two arrays with other
     values. To keep weights tied, hold them in one attribute and use it in both places, as in
     `self.embedding @ x` and `y @ self.embedding.T`.
+
+    Freezing is part of the structure: a compiled function retraces after `freeze`, and a frozen
+    module and one that is not are trees of two kinds. `trainable_parameters` and
+    `nn.value_and_grad` leave frozen arrays out. To `nv.grad` and the other transforms of a function
+    of a module they are leaves like all others, with gradients that an optimizer would apply: pass
+    them `trainable_parameters()` instead, and call the model by `nn.functional_call`.
 
     Attributes that start with an underscore are no parameters and no children, and NumPy arrays
     are constants: make a parameter of one with `nv.array`. A module cannot contain itself; a
@@ -94,7 +111,7 @@ class Module(Structured):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if (
-            isinstance(value, (Structured, *_CONTAINERS))
+            isinstance(value, (Structured, *CONTAINERS))
             and not name.startswith("_")
             and contains(value, self)
         ):
@@ -110,14 +127,19 @@ class Module(Structured):
     # --- Selecting
 
     @staticmethod
+    def is_module(value: Any) -> bool:
+        """Whether a value is a module."""
+        return isinstance(value, Module)
+
+    @staticmethod
     def valid_child_filter(module: Module, key: str, value: Any) -> bool:
         """Whether an attribute may hold sub-modules: a filter for `filter_and_map`."""
-        return isinstance(value, (Module, *_CONTAINERS)) and not key.startswith("_")
+        return isinstance(value, (Module, *CONTAINERS)) and not key.startswith("_")
 
     @staticmethod
     def valid_parameter_filter(module: Module, key: str, value: Any) -> bool:
         """Whether an attribute may hold parameters: a filter for `filter_and_map`."""
-        return isinstance(value, (Array, Module, *_CONTAINERS)) and not key.startswith("_")
+        return isinstance(value, (Array, Module, *CONTAINERS)) and not key.startswith("_")
 
     @staticmethod
     def trainable_parameter_filter(module: Module, key: str, value: Any) -> bool:
@@ -136,43 +158,7 @@ class Module(Structured):
         `is_leaf_fn` says where to stop (else at everything but modules and containers). Items of
         a list that are not kept leave `{}` in their place.
         """
-        is_leaf = is_leaf_fn or _is_leaf
-        above: tuple[Module, ...] = ()
-
-        def visit(module: Module, key: str, value: Any) -> Any:
-            if is_leaf(module, key, value):
-                return value if map_fn is None else map_fn(value)
-            if isinstance(value, Module):
-                return fields(value)
-            if isinstance(value, dict):
-                paths = {name: f"{key}.{name}" for name in value}
-                return {
-                    name: visit(module, paths[name], item)
-                    for name, item in value.items()
-                    if filter_fn(module, paths[name], item)
-                }
-            if isinstance(value, list | tuple):
-                found = []
-                for i, item in enumerate(value):
-                    path = f"{key}.{i}"
-                    kept = filter_fn(module, path, item)
-                    found.append(visit(module, path, item) if kept else {})
-                return found if any(is_kept(item) for item in found) else {}
-            raise TypeError(f"{key} of {type(module).__name__} is neither a leaf nor a container.")
-
-        def fields(module: Module) -> dict[str, Any]:
-            nonlocal above
-            outside, above = above, _below(above, module)
-            found = {
-                name: visit(module, name, value)
-                for name, value in vars(module).items()
-                if filter_fn(module, name, value)
-                and (not isinstance(value, _CONTAINERS) or _holds(value))
-            }
-            above = outside
-            return found
-
-        return fields(self)
+        return filter_and_map(self, filter_fn, map_fn, is_leaf_fn)
 
     def parameters(self) -> dict[str, Any]:
         """All arrays, frozen ones and buffers too, as nested dicts and lists.
@@ -189,17 +175,20 @@ class Module(Structured):
 
     @property
     def state(self) -> dict[str, Any]:
-        """Every array, those in underscore attributes too, as nested dicts and lists."""
-        return self.filter_and_map(
-            lambda module, key, value: (
-                isinstance(value, (Array, Module, *_CONTAINERS)) and key != "_filled"
-            )
-        )
+        """Every array, those in underscore attributes too, as nested dicts and lists: what
+        `update` puts back. (In MLX it is the module itself.)"""
+
+        def keep(module: Module, key: str, value: Any) -> bool:
+            if key.startswith("_") and (key == "_filled" or contains(value, module)):
+                return False  # a reference to a module above is no part of this one
+            return isinstance(value, (Array, Module, *CONTAINERS))
+
+        return self.filter_and_map(keep)
 
     def children(self) -> dict[str, Any]:
         """The direct sub-modules by attribute; lists and dicts of them as such."""
         found = self.filter_and_map(
-            self.valid_child_filter, is_leaf_fn=lambda module, key, value: _is_module(value)
+            self.valid_child_filter, is_leaf_fn=lambda module, key, value: isinstance(value, Module)
         )
         return {name: value for name, value in found.items() if _any_module(value)}
 
@@ -218,24 +207,7 @@ class Module(Structured):
         >>> [name for name, _ in nn.Sequential(nn.Linear(2, 3), nn.ReLU()).named_modules()]
         ['', 'layers.0', 'layers.1']
         """
-        found: list[tuple[str, Module]] = []
-
-        def visit(name: str, value: Any, above: tuple[Module, ...]) -> None:
-            if isinstance(value, Module):
-                found.append((name, value))
-                above = _below(above, value)
-                items: Iterator[tuple[Any, Any]] = iter(value.children().items())
-            elif isinstance(value, dict):
-                items = iter(value.items())
-            elif isinstance(value, list):
-                items = iter(enumerate(value))
-            else:
-                return
-            for key, item in items:
-                visit(f"{name}.{key}" if name else str(key), item, above)
-
-        visit("", self, ())
-        return found
+        return walk(self, Module.children)
 
     def modules(self) -> list[Module]:
         """This module and all modules below it, outer first."""
@@ -248,7 +220,8 @@ class Module(Structured):
 
         `parameters` is nested as `parameters()` returns it, or is a module of the same make. What
         it does not mention, and what is None in it, stays. With `strict`, a name the module does
-        not have, or another kind of value in its place, is a ValueError.
+        not have, or another kind of value in its place, is a ValueError, after which the module is
+        what it was; without it they are passed over. Shapes and dtypes may differ.
 
         >>> import nuvec as nv
         >>> import nuvec.nn as nn
@@ -258,12 +231,27 @@ class Module(Structured):
         """
         if isinstance(parameters, Module):
             parameters = parameters.parameters()
-        write(self, parameters, Array, strict)
-        return self
+        return self._written(parameters, Array, strict)
 
     def update_modules(self: Self, modules: Mapping[str, Any], strict: bool = True) -> Self:
-        """Replace sub-modules by those of `modules`, nested as `children()` or `leaf_modules()`."""
-        write(self, modules, Module, strict)
+        """Replace sub-modules by those of `modules`, nested as `children()` or `leaf_modules()`.
+
+        What it does not mention stays. `strict` is that of `update`.
+
+        >>> import nuvec.nn as nn
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        >>> model.update_modules({"layers": [{}, nn.Tanh()]}).layers[1]
+        Tanh()
+        """
+        return self._written(modules, Module, strict)
+
+    def _written(self: Self, new: Any, kind: type, strict: bool) -> Self:
+        before = Snapshot(self)
+        try:
+            write(self, new, kind, strict)
+        except BaseException:
+            before.restore()
+            raise
         return self
 
     def apply(
@@ -284,11 +272,21 @@ class Module(Structured):
         return self
 
     def set_dtype(
-        self: Self, dtype: Any, predicate: Callable[[np.dtype[Any]], bool] = dtypes.is_floating
+        self: Self,
+        dtype: Any,
+        predicate: Callable[[np.dtype[Any]], bool] | None = dtypes.is_floating,
     ) -> Self:
-        """Convert the arrays whose dtype `predicate` accepts (the floating ones)."""
+        """Convert the parameters whose dtype `predicate` accepts: the floating ones, or, with
+        None, all; returns the module.
+
+        >>> import nuvec.nn as nn
+        >>> nn.Linear(2, 1).set_dtype("bfloat16").weight.dtype
+        dtype(bfloat16)
+        """
         dtype = dtypes.as_dtype(dtype)
-        return self.apply(lambda x: x.astype(dtype) if predicate(x.dtype) else x)
+        return self.apply(
+            lambda x: x.astype(dtype) if predicate is None or predicate(x.dtype) else x
+        )
 
     def train(self: Self, mode: bool = True) -> Self:
         """Put this module and all below it into training mode, or, with False, out of it."""
@@ -309,49 +307,116 @@ class Module(Structured):
         self: Self,
         *,
         recurse: bool = True,
-        keys: str | list[str] | None = None,
+        keys: str | Iterable[str] | None = None,
         strict: bool = False,
     ) -> Self:
         """Take parameters out of `trainable_parameters()`; returns the module.
 
-        keys -- the attributes to freeze; None freezes every array.
-        recurse -- also in the modules below.
-        strict -- raise KeyError when a module concerned has no such attribute.
-
-        Freezing concerns `nn.value_and_grad` and `trainable_parameters`. `nv.value_and_grad` of a
-        function of a module differentiates all its leaves.
+        keys -- the attributes to freeze, with the path in a list or dict ("weights.0"); None
+                freezes every array there is now
+        recurse -- also in the modules below
+        strict -- raise KeyError for keys that this module, or with `recurse` no module, has
 
         >>> import nuvec.nn as nn
         >>> layer = nn.Linear(2, 3).freeze(keys="bias")
         >>> list(layer.trainable_parameters())
         ['weight']
         """
-
-        def freeze(module: Module) -> None:
-            names = _parameter_names(module) if keys is None else _known(module, keys, strict)
-            module._no_grad = module._no_grad | frozenset(names)
-
-        return self._each(freeze, recurse)
+        names = self._names(keys, recurse, strict)
+        for module in self.modules()[1:] if recurse else []:
+            module.freeze(recurse=False, keys=names)
+        if names is None:
+            names = [key for key, value in own_keys(self).items() if isinstance(value, Array)]
+        self._no_grad = self._no_grad | frozenset(names)
+        return self
 
     def unfreeze(
         self: Self,
         *,
         recurse: bool = True,
-        keys: str | list[str] | None = None,
+        keys: str | Iterable[str] | None = None,
         strict: bool = False,
     ) -> Self:
-        """Undo `freeze`, for `keys` or, with None, for everything; returns the module."""
+        """Undo `freeze`, for `keys` or, with None, for everything; returns the module.
 
-        def unfreeze(module: Module) -> None:
-            thawed = module._no_grad if keys is None else frozenset(_known(module, keys, strict))
-            module._no_grad = module._no_grad - thawed
+        A layer with arrays that are never to be trained overrides it, to freeze these again. The
+        modules below are asked by their own `unfreeze(recurse=False, keys=keys)`, so that holds
+        wherever the layer is. (In MLX it holds only where it is unfrozen itself.)
 
-        return self._each(unfreeze, recurse)
-
-    def _each(self: Self, change: Callable[[Module], None], recurse: bool) -> Self:
-        for module in self.modules() if recurse else [self]:
-            change(module)
+        >>> import nuvec.nn as nn
+        >>> layer = nn.Linear(2, 3).freeze().unfreeze(keys="bias")
+        >>> list(layer.trainable_parameters())
+        ['bias']
+        """
+        names = self._names(keys, recurse, strict)
+        for module in self.modules()[1:] if recurse else []:
+            module.unfreeze(recurse=False, keys=names)
+        self._no_grad = frozenset() if names is None else self._no_grad - frozenset(names)
         return self
+
+    def _names(
+        self, keys: str | Iterable[str] | None, recurse: bool, strict: bool
+    ) -> list[str] | None:
+        if keys is None:
+            return None
+        names = [keys] if isinstance(keys, str) else list(keys)
+        if strict:
+            known = {key for module in (self.modules() if recurse else [self])
+                     for key in own_keys(module)}  # fmt: skip
+            unknown = [name for name in names if name not in known]
+            if unknown:
+                raise KeyError(
+                    f"{type(self).__name__} has no parameter {', '.join(map(repr, unknown))} to "
+                    f"freeze or unfreeze; it has {', '.join(map(repr, sorted(known)))}."
+                )
+        return names
+
+    # --- Weights in files
+
+    @filtered
+    def save_weights(self, file: str | os.PathLike[str]) -> None:
+        """Write all parameters, frozen ones too, to a .npz or .safetensors file, as MLX does.
+
+        Their names are those of `parameters()`, joined by dots: "layers.0.weight". Arrays in
+        underscore attributes are not saved. What is found in two places is saved under both names.
+        A .safetensors file needs the extra `io`. The file is replaced as a whole, or not at all.
+
+        Raises ArgumentError for another kind of file, or for a dtype the format does not know.
+
+        >>> import os, tempfile
+        >>> import nuvec.nn as nn
+        >>> model, other = nn.Linear(2, 3), nn.Linear(2, 3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save_weights(os.path.join(folder, "weights.npz"))
+        ...     _ = other.load_weights(os.path.join(folder, "weights.npz"))
+        >>> bool((other.weight == model.weight).all())
+        True
+        """
+        weight_files.write(file, dict(named_leaves(self.parameters())))
+
+    @filtered
+    def load_weights(self: Self, file_or_weights: Any, strict: bool = True) -> Self:
+        """Read all parameters from a .npz or .safetensors file; returns the module.
+
+        file_or_weights -- its path, or pairs (name, array) or a dict of such
+        strict -- names, shapes and dtypes must be the model's: TreeError (a ValueError) says
+                  what is missing, unexpected, or has another shape or dtype, all of it at once,
+                  and the model is what it was. Without it, as in MLX, parameters the file does
+                  not have stay, what the model does not have is passed over, and arrays are
+                  taken as they are: the parameters then have the shapes and dtypes of the file
+
+        MLX's files are read, and MLX reads these. Nothing is unpickled. What is frozen, and the
+        training mode, stays as it is.
+
+        >>> import nuvec as nv
+        >>> import nuvec.nn as nn
+        >>> nn.Linear(1, 1).load_weights([("bias", nv.array([2.0]))], strict=False).bias
+        array([2.], dtype=float32)
+        """
+        new = weights_for(self.parameters(), file_or_weights, strict, type(self).__name__)
+        if strict:
+            refuse_conflicts(new, copied(self).update(new).parameters())
+        return self.update(new)
 
     # --- Display
 
@@ -360,10 +425,12 @@ class Module(Structured):
         return ""
 
     def __repr__(self) -> str:
-        total, trainable = _count(self.parameters()), _count(self.trainable_parameters())
+        total, trainable = count(self.parameters()), count(self.trainable_parameters())
         extra = leaves_text(self) if is_filled(self) else self._extra_repr()
         lines = [f"{type(self).__name__}({extra}"]
-        for name, child in _named_children(self):
+        children = tree.flatten_with_path(self.children(), is_leaf=self.is_module)[0]
+        for path, child in children:
+            name = dotted(path)
             lines += [f"  {line}" for line in f"({name}): {child!r}".split("\n")]
         closed = "\n".join(lines) + (")" if len(lines) == 1 else "\n)")
         if not total:
@@ -374,65 +441,5 @@ class Module(Structured):
         return f"{closed}  # {note}"
 
 
-def _below(above: tuple[Module, ...], module: Module) -> tuple[Module, ...]:
-    """The modules above what is in `module`; TreeError where it is in itself, as a list that was
-    changed after its assignment can bring about."""
-    if any(module is other for other in above):
-        raise TreeError(f"{type(module).__name__}: a module cannot contain itself.")
-    return (*above, module)
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, Module)
-
-
-def _is_leaf(module: Module, key: str, value: Any) -> bool:
-    return not isinstance(value, (Module, *_CONTAINERS))
-
-
-def _holds(value: Any) -> bool:
-    """Whether an attribute has something of a module in it; a list of numbers has not."""
-    if isinstance(value, dict):
-        return any(map(_holds, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_holds, value))
-    return isinstance(value, Array | Module)
-
-
 def _any_module(value: Any) -> bool:
-    return any(map(_is_module, tree.leaves(value, is_leaf=_is_module)))
-
-
-def _named_children(module: Module) -> list[tuple[str, Module]]:
-    return [
-        (".".join(str(getattr(key, "key", getattr(key, "index", key))) for key in path), child)
-        for path, child in tree.flatten_with_path(module.children(), is_leaf=_is_module)[0]
-    ]
-
-
-def _count(parameters: Any) -> int:
-    """How many numbers there are; an array found in two places counts once."""
-    arrays = {id(leaf): leaf for leaf in tree.leaves(parameters) if isinstance(leaf, Array)}
-    return sum(leaf.size for leaf in arrays.values())
-
-
-def _parameter_names(module: Module) -> list[str]:
-    """The module's own arrays: names of attributes, with a path inside of containers."""
-    names: list[str] = []
-
-    def keep(owner: Module, key: str, value: Any) -> bool:
-        if isinstance(value, Array) and not key.startswith("_"):
-            names.append(key)
-        return isinstance(value, _CONTAINERS) and not key.startswith("_")
-
-    module.filter_and_map(keep)
-    return names
-
-
-def _known(module: Module, keys: str | list[str], strict: bool) -> list[str]:
-    wanted = [keys] if isinstance(keys, str) else list(keys)
-    if strict:
-        for key in wanted:
-            if key.split(".")[0] not in module:
-                raise KeyError(f"{type(module).__name__} has no attribute {key!r} to (un)freeze.")
-    return wanted
+    return any(map(Module.is_module, tree.leaves(value, is_leaf=Module.is_module)))

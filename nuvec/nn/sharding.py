@@ -26,7 +26,9 @@ from nuvec.distributed.collectives.replicated import sum_gradients, sum_partials
 from nuvec.distributed.group import Group
 from nuvec.nn.arguments import as_group
 from nuvec.nn.layers.linear import Linear, affine, is_matrix, project
+from nuvec.nn.layers.quantized import QuantizedLinear
 from nuvec.nn.module import Module
+from nuvec.nn.quantized_sharding import QuantizedAllToShardedLinear, QuantizedShardedToAllLinear
 from nuvec.nn.segments import Segments, own_part
 from nuvec.nn.sharded import Sharded
 from nuvec.nn.structure import leaves_text
@@ -166,12 +168,16 @@ _KINDS: dict[str, type[AllToShardedLinear] | type[ShardedToAllLinear]] = {
     "all-to-sharded": AllToShardedLinear,
     "sharded-to-all": ShardedToAllLinear,
 }
+_QUANTIZED: dict[str, type[QuantizedAllToShardedLinear] | type[QuantizedShardedToAllLinear]] = {
+    "all-to-sharded": QuantizedAllToShardedLinear,
+    "sharded-to-all": QuantizedShardedToAllLinear,
+}
 
 
 def shard_linear(
     module: Module, sharding: str, *, segments: Segments = 1, group: Group | None = None
-) -> AllToShardedLinear | ShardedToAllLinear:
-    """This rank's part of a `Linear`.
+) -> Sharded:
+    """This rank's part of a `Linear`, or of a `QuantizedLinear`.
 
     sharding -- "all-to-sharded" (outputs divided) or "sharded-to-all" (inputs divided)
     segments, group -- as in the layers' `from_linear`
@@ -182,11 +188,13 @@ def shard_linear(
     """
     if sharding not in _KINDS:
         raise ValueError(f"sharding must be one of {sorted(_KINDS)}, got {sharding!r}.")
+    if isinstance(module, QuantizedLinear):
+        return _QUANTIZED[sharding].from_quantized_linear(module, segments=segments, group=group)
     return _KINDS[sharding].from_linear(module, segments=segments, group=group)
 
 
 def _dense(name: str, layer: Module) -> Module:
-    if isinstance(layer, _ShardedLinear):
+    if isinstance(layer, Sharded):
         raise TypeError(f"{name}.from_linear: the {type(layer).__name__} is sharded already.")
     weight = layer["weight"] if isinstance(layer, Module) and "weight" in layer else None
     if not isinstance(weight, Array) or weight.ndim != 2:

@@ -30,7 +30,10 @@ def write(module: Structured, new: Any, kind: type, strict: bool, where: str = "
     for name, value in new.items():
         path = f"{where}.{name}" if where else str(name)
         if name in vars(module):
-            setattr(module, name, _updated(vars(module)[name], value, path, kind, strict))
+            old = vars(module)[name]
+            now = _updated(old, value, path, kind, strict)
+            if now is not old:
+                setattr(module, name, now)
         elif strict and is_kept(value) and value is not None:
             raise ValueError(f"{type(module).__name__} has no {path!r} to update.")
 

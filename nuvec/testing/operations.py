@@ -16,12 +16,14 @@ from nuvec.core.functions import choices, distributions, joining
 from nuvec.core.functions.along import take_along_axis
 from nuvec.core.functions.keys import fold_in, key, split
 from nuvec.core.functions.padding import pad
+from nuvec.core.functions.quantization import quantized_matmul
 from nuvec.core.ops import reduction as re
 from nuvec.core.ops import shape as sh
 from nuvec.core.ops.along import add_along_p
 from nuvec.core.ops.contraction import matmul
 from nuvec.core.ops.convolution import conv_general_p, conv_weight_p
 from nuvec.core.ops.differentiation import depends
+from nuvec.core.ops.quantization import quantized_scales_p, scaled_matmul_p
 from nuvec.core.ops.structure import concatenate
 from nuvec.core.ops.windows import (
     window_deal_p,
@@ -241,6 +243,51 @@ def _multiplies(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return bool(a and b and len(a) < 3 and len(b) < 3 and a[-1] == b[-2 if len(b) > 1 else 0])
 
 
+def _matrices(choose: Choices, x: np.ndarray, y: np.ndarray) -> tuple[Any, ...] | None:
+    return () if x.ndim == y.ndim == 2 and x.dtype == y.dtype and x.size and y.size else None
+
+
+# --- Quantised matrices: of two rows of 32 codes, the bits of a constant
+
+_PACKED: dict[str, Any] = {"group_size": 32, "bits": 2}
+
+
+def _words() -> Array:
+    return from_numpy(np.array([[0x1B6C93E4, 0x9D27C1B5], [0x72E4A90F, 0x3C81F65A]], np.uint32))
+
+
+def _alike(x: Array, columns: int) -> Array:
+    """The first column of a matrix, so many times."""
+    return sh.broadcast_to(x[:, :1] / columns, (x.shape[0], columns))
+
+
+def _two(s: Array) -> Array:
+    """A number for each of two rows."""
+    return sh.broadcast_to(s[:1, :1], (2, 1))
+
+
+_add(
+    "quantized_matmul",
+    "f f",
+    lambda x, s: quantized_matmul(
+        _alike(x, 32), _words(), _two(s), s[:1, -1:] - _two(s), **_PACKED
+    ),
+    _matrices,
+)
+_add(
+    "scaled_matmul",
+    "f f",
+    lambda x, s: scaled_matmul_p.bind(_alike(x, 32), _words(), _two(s), transpose=True, **_PACKED),
+    _matrices,
+)
+_add(
+    "quantized_scales",
+    "f f",
+    lambda x, y: quantized_scales_p.bind(_alike(x, 2), _alike(y, 32), _words(), **_PACKED),
+    lambda choose, x, y: _matrices(choose, x, y) if x.shape[:1] == y.shape[:1] else None,
+)
+
+
 # --- Convolutions and windows: of a matrix, (positions, channels)
 
 _ONE: dict[str, Any] = {
@@ -252,10 +299,6 @@ _WINDOW: dict[str, Any] = {"window": (3, 1), "stride": (2, 1), "low": (1, 0), "d
 
 def _windows(n: int) -> int:
     return (n + 1) // 2  # of _WINDOW: from the element before each even one to that after it
-
-
-def _matrices(choose: Choices, x: np.ndarray, y: np.ndarray) -> tuple[Any, ...] | None:
-    return () if x.ndim == y.ndim == 2 and x.dtype == y.dtype and x.size and y.size else None
 
 
 def _same_rest(choose: Choices, x: np.ndarray, y: np.ndarray) -> tuple[Any, ...] | None:
@@ -351,6 +394,8 @@ UNDRAWN = {
     "sum_gradients.axis": "its backward is not the adjoint of its forward, by design",
     "sum_partials.axis": "its backward is not the adjoint of its forward, by design",
     "class_index": "a check of labels, which are integers",
+    "pack_codes": "codes and words, which are integers",
+    "unpack_codes": "codes and words, which are integers",
     "checked_index": "a check of indices, which are integers",
     "random_parameter": "a check of what a draw is given, which is itself no float",
     "while_loop": "without max_steps it has forward mode alone",

@@ -9,6 +9,7 @@ from nuvec.core.array import Array
 from nuvec.core.errors import ShapeError
 from nuvec.nn.arguments import check_size
 from nuvec.nn.init import uniform
+from nuvec.nn.layers.quantized import QuantizedLinear
 from nuvec.nn.module import Module
 from nuvec.nn.structure import leaves_text
 
@@ -63,6 +64,14 @@ class Linear(Module):
     def __call__(self, x: Array) -> Array:
         """x[..., input_dims] -> [..., output_dims]"""
         return affine(self, x)
+
+    def to_quantized(
+        self, group_size: int = 64, bits: int = 4, mode: str = "affine"
+    ) -> QuantizedLinear:
+        """This layer with its weight in `bits` bits an element: `QuantizedLinear.from_linear`.
+
+        Raises ShapeError unless group_size divides input_dims."""
+        return QuantizedLinear.from_linear(self, group_size, bits, mode)
 
     def _extra_repr(self) -> str:
         if not is_matrix(self.weight):
