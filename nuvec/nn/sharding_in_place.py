@@ -11,6 +11,7 @@ from nuvec.core.array import Array
 from nuvec.distributed.group import Group
 from nuvec.nn.arguments import as_group
 from nuvec.nn.module import Module
+from nuvec.nn.names import dotted
 from nuvec.nn.segments import Segments, own_part
 
 __all__ = ["shard_inplace"]
@@ -31,7 +32,8 @@ def shard_inplace(
     sharding -- "all-to-sharded": weights by their rows (their second last axis), biases too;
                 "sharded-to-all": weights by their columns (their last axis), biases stay whole;
                 or `sharding(path, array)` for each array of `parameters()`, whose path is
-                "layers.0.weight" or so: the axis to cut, (axis, segments), or None for none
+                "layers.0.weight" or so: it returns the axis to cut, (axis, segments), or None to
+                leave the array whole
     segments -- how each cut axis is divided first, as in `AllToShardedLinear.from_linear`; for a
                 string only
     group    -- the ranks that get a part each; None for the default group
@@ -69,7 +71,7 @@ def shard_inplace(
         raise TypeError(f"shard_inplace: sharding is a string or a function, got {sharding!r:.60}.")
     group = as_group(group, "shard_inplace")
     paths, structure = tree.flatten_with_path(module.parameters())
-    parts = [_part(_dotted(path), x, predicate, group) for path, x in paths]
+    parts = [_part(dotted(path), x, predicate, group) for path, x in paths]
     module.update(structure.unflatten(parts))
 
 
@@ -112,7 +114,3 @@ _STRINGS = {"all-to-sharded": _all_to_sharded, "sharded-to-all": _sharded_to_all
 
 def _is_bias(path: str) -> bool:
     return path.rpartition(".")[2] == "bias"
-
-
-def _dotted(path: Any) -> str:
-    return ".".join(str(getattr(key, "key", getattr(key, "index", key))) for key in path)
