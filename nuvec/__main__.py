@@ -17,6 +17,7 @@ from nuvec.core.config import config
 _TRANSPORTS: dict[str, str | None] = {
     "local": None,
     "mesh": None,
+    "ring": None,
     "mpi": "mpi4py",
     "gloo": "torch",
 }

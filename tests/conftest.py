@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 import time
@@ -30,14 +31,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+PACKAGES = {"mpi": "mpi4py", "gloo": "torch"}  # what tests with these marks need
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked slow, visibly: it counts as deselected, not as skipped."""
-    if config.getoption("--slow"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in set(slow)]
+    """Leave out what is marked slow, and what needs a package of another environment (.ci/run has
+    one for each), visibly: it counts as deselected, not as skipped."""
+    absent = {mark for mark, name in PACKAGES.items() if importlib.util.find_spec(name) is None}
+    if not config.getoption("--slow"):
+        absent.add("slow")
+    out = [item for item in items if any(map(item.get_closest_marker, absent))]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in set(out)]
 
 
 @pytest.fixture(scope="session")

@@ -43,10 +43,6 @@ def dot(x: Any, y: Any, out: Any = None) -> Any:
     if out is None:
         out = np.empty(x.shape[:-1] + y.shape[1:], x.dtype)
     by_rows = rows >= columns  # the longer: each part reads all of the other matrix
-    if by_rows:
-        y = _dense(y)
-    else:
-        x = _dense(x)
     step = _step(max(rows, columns), parts)
     # np.dot copies what matmul reads where it is.
     product = np.dot if by_rows and x.flags.c_contiguous else np.matmul
@@ -60,11 +56,6 @@ def dot(x: Any, y: Any, out: Any = None) -> Any:
 
     run_all(part, -(-max(rows, columns) // step), thread_count())
     return out
-
-
-def _dense(x: Any) -> Any:
-    """What every part reads: a copy of what repeats its elements, which each part would make."""
-    return np.ascontiguousarray(x) if 0 in x.strides else x
 
 
 def matmul(x: Any, y: Any, out: Any) -> Any:

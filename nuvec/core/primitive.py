@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,21 +46,6 @@ from nuvec.core.traceback import format_user_frame
 
 TABLE: dict[str, Primitive] = {}
 _PACKAGE = __name__.partition(".")[0]
-
-
-class Space(NamedTuple):
-    """The bytes of memory an equation takes, for the rule `memory`.
-
-    held    -- what its results hold: less than theirs where they share
-    passing -- what it needs beside them while it runs
-    kept    -- the arenas of programs it runs, which stay for the next run
-    scratch -- what tiles in these work in
-    """
-
-    held: int
-    passing: int = 0
-    kept: int = 0
-    scratch: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -125,7 +110,9 @@ class Primitive:
     tile       -- `tile(eqn, rows, count) -> Tile | None`: how a tile of `count` rows is computed of
                   an equation whose leading axes are `rows`, bit for bit (nuvec.core.tiling); None
                   where it cannot be.  Elementwise equations need no rule
-    memory     -- where results are not all there is: `memory(eqn) -> Space`
+    memory     -- where results are not all there is: `memory(eqn) -> (held, passing)`, the bytes
+                  that its results hold (less than theirs where they share), and those it needs
+                  beside them while it runs
     words      -- for parameters that are neither plain values nor IRs, the names by which text
                   writes them: `{"policy": {"dots": dots}}`.  A class among them writes its
                   instances field by field: those that its `text_fields` lists; it is made anew
@@ -154,7 +141,7 @@ class Primitive:
     split: Callable[..., Any] | None = None
     inline: Callable[..., Any] | None = None
     tile: Callable[..., Any] | None = None
-    memory: Callable[[Eqn], Space] | None = None
+    memory: Callable[[Eqn], tuple[int, int]] | None = None
     words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     plain: bool = field(default=True, init=False, repr=False)  # neither communicates nor holds IRs
     # Declared outside of nuvec: what its lowering returns is held against its shape rule.

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Protocol
 
 from nuvec.core.threads import cores
 from nuvec.distributed._lifeline import VARIABLE
-from nuvec.distributed.rendezvous import PARENT
+from nuvec.distributed.rendezvous import OWN
 
 _PR_SET_PDEATHSIG = 1
 _THREAD_VARIABLES = (
@@ -19,35 +20,60 @@ _THREAD_VARIABLES = (
 )  # fmt: skip
 
 
+class Rank(Protocol):
+    """One rank of a job as the launcher sees it, on this host or on another."""
+
+    rank: int
+    exit_code: int | None
+    """As a shell has it: 128 + signal for a rank that was killed."""
+    killed_by: int | None
+    """The signal; the exit code alone cannot tell, since a program may exit with any."""
+    lost: str
+    """How the connection to a rank on another host ended, if that is how the rank was lost."""
+
+    def has_exited(self) -> bool:
+        """Look whether the rank has ended."""
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the rank and all it has started."""
+
+
 def rank_environment(
     rank: int,
     size: int,
-    socket_directory: str,
+    places: Mapping[str, str],
     secret: str,
     job: str,
     extra: Mapping[str, str],
+    local_size: int | None = None,
 ) -> dict[str, str]:
-    """The environment of one rank of a job on this host."""
-    environment = dict(os.environ)
-    # What an outer job or an earlier setting said about the job would contradict ours.
-    for name in ("NUVEC_HOSTFILE", "NUVEC_SECRET_FILE", PARENT):
-        environment.pop(name, None)
-    share = str(max(1, cores() // size))
-    for name in _THREAD_VARIABLES:
-        environment.setdefault(name, share)
-    environment["PYTHONUNBUFFERED"] = "1"
-    environment.update(extra)
+    """The environment of one rank, which is one of `local_size` on this host.
+
+    `places` is the variable that says where the ranks are, `extra` what the user wants set.
+    """
+    environment = shared_environment(size if local_size is None else local_size, extra)
     environment.update(
         NUVEC_RANK=str(rank),
         NUVEC_WORLD_SIZE=str(size),
-        NUVEC_SOCKET_DIR=socket_directory,
         NUVEC_SECRET=secret,
         NUVEC_JOB=job,
+        **places,
     )
     return environment
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def shared_environment(local_size: int, extra: Mapping[str, str]) -> dict[str, str]:
+    """What all ranks have in common: this process's variables less those of an outer job."""
+    environment = {name: value for name, value in os.environ.items() if name not in OWN}
+    share = str(max(1, cores() // local_size))
+    for name in _THREAD_VARIABLES:
+        environment.setdefault(name, share)
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment.update(extra)
+    return environment
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> Callable[[], None] | None:
     """What a child runs before its program so that it does not outlive the launcher."""
     if not sys.platform.startswith("linux"):
         return None
@@ -56,14 +82,36 @@ def _die_with_parent() -> Callable[[], None] | None:
     launcher = os.getpid()
 
     def in_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
         if os.getppid() != launcher:  # it died before the request was made
             os._exit(1)
 
     return in_child
 
 
-_CLEANER = """trap '' INT TERM HUP QUIT; read -r line; rm -f -- "$0"/*.sock; rmdir -- "$0" """
+def why_not(error: OSError, program: str, directory: str | None) -> tuple[str, str, int]:
+    """What could not be started, why, and the exit code a shell would give."""
+    what = program
+    if directory is not None and error.filename == directory:
+        what = f"--cwd {directory}"
+    code = 127 if isinstance(error, FileNotFoundError) else 126
+    return what, error.strerror or str(error), code
+
+
+_CLEANER = """
+trap '' INT TERM HUP QUIT; read -r line
+rm -f -- "$0"/*.sock "$0"/hosts.json; rmdir -- "$0"
+"""
+
+
+def read_pipe(pipe: IO[bytes]) -> bytes | None:
+    """What a rank has written, some of it; empty at the end, None where there is nothing yet."""
+    try:
+        return os.read(pipe.fileno(), 1 << 16)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 class Cleaner:
@@ -103,8 +151,10 @@ class RankProcess:
         environment: Mapping[str, str],
         directory: str | None,
         lifeline: int | None = None,
+        orphaned: int = signal.SIGKILL,
     ) -> None:
-        """`lifeline` is the reading end of the pipe that ends with the launcher."""
+        """`lifeline` is the reading end of the pipe that ends with the launcher; `orphaned` the
+        signal that the process then gets, where the kernel can send it."""
         self.rank = rank
         environment = dict(environment)
         environment.pop(VARIABLE, None)
@@ -120,12 +170,11 @@ class RankProcess:
             bufsize=0,
             process_group=0,
             pass_fds=() if lifeline is None else (lifeline,),
-            preexec_fn=_die_with_parent(),
+            preexec_fn=die_with_parent(orphaned),
         )
         self.exit_code: int | None = None
-        """As a shell has it: 128 + signal for a rank that was killed."""
         self.killed_by: int | None = None
-        """The signal; the exit code alone cannot tell, since a program may exit with any."""
+        self.lost = ""
 
     @property
     def pid(self) -> int:

@@ -15,7 +15,7 @@ may be called from any thread.
 
 *Bits.* Each element of a reduction is the left fold in rank order, ``((x0 + x1) + x2) + ...``,
 accumulated in float32 for float16 and bfloat16 and rounded once, whatever the element's position
-and the message's size. (A transport may promise less, the same bits on every rank, and says so.)
+and the message's size. (A transport may promise less, and says so: `folds_in_rank_order`.)
 
 *Mismatches.* When ranks make different calls (operation, dtype, shape, root or number), the ranks
 concerned raise `MismatchError` naming both sides. Nothing hangs and no wrong value is delivered.
@@ -45,6 +45,14 @@ Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 class Communicator(ABC):
     """One rank's end of a group of ranks, over one transport."""
+
+    folds_in_rank_order: bool = True
+    """Whether every element of a sum is the fold in rank order. A transport that says no promises
+    the same bits on every rank, and still to accumulate as above and to round once."""
+
+    sends_to_neighbours_only: bool = False
+    """Whether `send` and `recv` reach this rank and the two next to it only, modulo `size`; to
+    others they raise `DistributedError`, and leave the group intact."""
 
     @property
     @abstractmethod
@@ -132,6 +140,10 @@ class Communicator(ABC):
                     f"rank 0 is at permute {pairs[0]}, rank {rank} at permute {pairs[1]}; every "
                     "rank must give the same pairs in the same order"
                 )
+        return self._exchange([np.asarray(a, order="C") for a in arrays], perm)
+
+    def _exchange(self, arrays: Sequence[Buffer], perm: Sequence[tuple[int, int]]) -> list[Buffer]:
+        """What `permute` does once the ranks have agreed; a transport may have a better way."""
         for source, destination in perm:
             if source == self.rank and destination != self.rank:
                 self.send(arrays, destination)

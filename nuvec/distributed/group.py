@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from nuvec.core import dtypes
 from nuvec.core.array import eval as evaluate_trees
@@ -31,17 +31,16 @@ from nuvec.core.profiler import recorded
 from nuvec.core.queue import CommunicationQueue, process_queue
 from nuvec.core.traceback import filtered, strip_error
 from nuvec.distributed._lifeline import watch_launcher
+from nuvec.distributed.backends import BackendName, is_available, join, requested
 from nuvec.distributed.collectives.barrier import barrier_p, in_symbolic_trace
 from nuvec.distributed.communicator import Communicator
-from nuvec.distributed.rendezvous import find_job, looked_for, withdraw
+from nuvec.distributed.rendezvous import looked_for, withdraw
 from nuvec.distributed.transports._checked import split_number
 from nuvec.distributed.transports.local import local_world, unreceived
-from nuvec.distributed.transports.mesh import mesh_communicator
 from nuvec.distributed.transports.single import SingleCommunicator
 from nuvec.transforms.compile import GUARDS
 
 __all__ = [
-    "Backend",
     "Group",
     "barrier",
     "default_group",
@@ -53,9 +52,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-Backend = Literal["any", "mesh", "local"]
-_BACKENDS = ("any", "mesh", "local")
 
 
 class Group:
@@ -135,48 +131,58 @@ class _Process:
         self.group: Group | None = None
         self.joined: Group | None = None
         """The group that `init` made; it stays when another one becomes the default."""
+        self.backend = "any"
+        """The backend it was asked to join by."""
 
 
 _thread = _Defaults()
 _process = _Process()
 
 
-def init(strict: bool = False, backend: Backend = "any") -> Group:
+def init(strict: bool = False, backend: BackendName = "any") -> Group:
     """Join the job this process was started for, and make its group the default.
+
+    backend -- the transport: ``"mesh"``, ``"ring"``, or another name of `BACKENDS`; ``"any"`` is
+               what `NUVEC_BACKEND` names, else what suits the launcher
 
     Called again it returns the same group. Without a launcher's variables it is the group of this
     process alone, unless `strict` is true or a backend was asked for by name: then it raises
     `ConfigurationError` and says what was looked for. It raises too for the variables of a
-    launcher that nuvec cannot read (torchrun, Slurm, MPI), rather than make each process a group.
+    launcher that nuvec cannot read, rather than make each process a group; for a backend that is
+    unknown or not installed; and for another backend than the one this process has joined by.
 
     A rank that has joined takes the job's variables, and the secret, out of `os.environ`: processes
     it starts are not ranks, and alone in their default group.
     """
-    if backend not in _BACKENDS:
-        raise ConfigurationError(
-            f"unknown backend {backend!r}: one of {', '.join(map(repr, _BACKENDS))}"
-        )
     if _thread.group is not None and backend in ("any", "local"):
         return _thread.group
-    if backend == "local":
+    name = requested(backend)
+    if name == "local":
         raise ConfigurationError(
             "the local backend has its ranks in one process, as threads: "
             "run_local(fn, size=2) calls fn(group) on each"
         )
     with _process.lock:
         group = _process.joined
-        if group is None or (group.communicator.name == "self" and (strict or backend != "any")):
-            group = _join(strict, backend)
+        if group is None or (group.communicator.name == "self" and (strict or name != "any")):
+            group = _join(strict, name)
             _process.joined = group
             _process.group = group
+            _process.backend = group.communicator.name if name == "any" else name
+        elif name not in ("any", _process.backend):
+            raise ConfigurationError(
+                f"init(backend={name!r}): this process has joined its job already, over "
+                f"{_process.backend}; the backend is chosen by the first call of init or, with "
+                "NUVEC_BACKEND, for all of them"
+            )
         return group
 
 
-def _join(strict: bool, backend: Backend) -> Group:
-    job = find_job(timeout=config.timeout)
-    if job is not None:
+def _join(strict: bool, backend: str) -> Group:
+    communicator = join(backend, config.timeout)
+    if communicator is not None:
         watch_launcher(os.environ)
-        group = Group(mesh_communicator(job), process_queue())
+        group = Group(communicator, process_queue())
         withdraw(os.environ, group.rank(), group.size())
         atexit.register(_leave, group, os.getpid())
         return group
@@ -231,11 +237,6 @@ def _print_failure(failure: BaseException, pending: list[Node]) -> None:
     own = traceback.format_exception(failure)
     lines += own[1:] if own[0].startswith("Traceback") else own
     print("".join(lines), end="", file=sys.stderr)
-
-
-def is_available(backend: str = "any") -> bool:
-    """Whether this installation has the backend (not whether a job is configured for it)."""
-    return backend in _BACKENDS
 
 
 def default_group() -> Group:

@@ -2,27 +2,43 @@
 
 It starts the ranks, shows their output, hands on its input and its signals, and makes sure that a
 job ends as a whole: when one rank fails its traceback is shown first, the others are ended, and the
-launcher exits with that rank's code. Nothing is left running or lying about afterwards.
+launcher exits with that rank's code. Nothing is left running or lying about afterwards. The ranks
+are processes of this host, or of others, reached by ssh; for the MPI backend, mpirun's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import selectors
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from types import FrameType
+from functools import partial
 from typing import IO
 
+from nuvec.core.errors import ConfigurationError
 from nuvec.distributed._arguments import Options, parse
+from nuvec.distributed._mpi import MpiMissing, mpi_command
 from nuvec.distributed._output import RankStream, Screen
-from nuvec.distributed._processes import Cleaner, RankProcess, rank_environment
+from nuvec.distributed._placement import DEFAULT_PORT, Seat, addresses_of, unreachable
+from nuvec.distributed._processes import (
+    Cleaner,
+    Rank,
+    RankProcess,
+    rank_environment,
+    read_pipe,
+    why_not,
+)
+from nuvec.distributed._ssh import END_SECONDS, Host, hosts_of
+from nuvec.distributed._stdin import Broadcast, Writer
+from nuvec.distributed._wake import wakes
+from nuvec.distributed.hostfile import format_hosts, parse_hosts
+from nuvec.distributed.rendezvous import BACKEND
 
 __all__ = ["main"]
 
@@ -35,111 +51,158 @@ SETTLE_SECONDS = 0.1
 CAUSE_SECONDS = 2.0
 """How long to wait for the rank that failed by itself, when others say that they lost it."""
 
-_INPUT_LIMIT = 1 << 20
-"""Unread input a rank may have before the launcher stops reading its own."""
-
 
 class _Launch:
     """One job being run."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.ranks: list[RankProcess] = []
+        self.ranks: list[Rank] = []
+        self.hosts: list[Host] = []
+        """Those whose ranks are reached by ssh."""
         self.streams: dict[int, tuple[RankStream, RankStream]] = {}
         self.selector = selectors.PollSelector()
         self.screens = (
-            Screen(1, options.prefix),
-            Screen(2, options.prefix),
+            Screen(1, options.prefix and not options.mpi),  # mpirun has its own prefix
+            Screen(2, options.prefix and not options.mpi),
         )
-        self.input_fd: int | None = None
-        self.input: dict[int, bytes] = {}
-        """What each rank has not yet taken of the launcher's input; gone once it takes no more."""
-        self.input_ended = False
+        self.input: Broadcast | None = None
+        self.pipes: list[IO[bytes]] = []
+        """The output pipes of the ranks of this host."""
         self.caught: list[int] = []
+        self.started = False
+        self.gave_up: int | None = None
+        """The exit code of a job that could not be started."""
         self.first_failure: float | None = None
-        self.culprit: RankProcess | None = None
+        self.culprit: Rank | None = None
         self.ending_since: float | None = None
         self.killed = False
         self.first_signal = 0
 
     def run(self) -> int:
         """Run the job to its end; the exit code."""
-        directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700
-        lifeline, held = os.pipe()
-        cleaner = Cleaner(directory, lifeline)
-        try:
-            try:
-                self._start(directory, lifeline)
-            except OSError as error:
-                return self._cannot_start(error)
-            while not self._all_exited():
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(self.selector.close)
+            cleanup.enter_context(wakes(self.selector, self.caught.append))
+            if self.options.seats and not self.options.mpi:
+                cleanup.callback(self._close_hosts)
+                self._call_hosts()
+            else:
+                self._start_here(cleanup)
+            while self.gave_up is None and not all(rank.has_exited() for rank in self.ranks):
                 self._step()
+            if self.gave_up is not None:
+                return self.gave_up
             self._read_all(time.monotonic() + 0.2)
             self._judge(time.monotonic(), settled=True)
             for rank in sorted(self.ranks, key=lambda rank: rank is not self.culprit):
                 for stream in self.streams[rank.rank]:
                     stream.finish()
             return self._exit_code()
-        finally:
-            for rank in self.ranks:
-                rank.end()
-            self.selector.close()
-            os.close(lifeline)
-            os.close(held)
-            cleaner.wait()
-            shutil.rmtree(directory, ignore_errors=True)
 
-    def _all_exited(self) -> bool:
-        return all(rank.has_exited() for rank in self.ranks)
+    def _give_up(self, text: str, code: int) -> None:
+        self.say(text, always=True)
+        self.gave_up = code
 
-    # Starting.
+    def _add_streams(self, number: int) -> None:
+        holds = self.options.size > 1 and not self.options.mpi
+        self.streams[number] = (
+            RankStream(number, self.screens[0], holds_tracebacks=False),
+            RankStream(number, self.screens[1], holds_tracebacks=holds),
+        )
 
-    def _start(self, directory: str, lifeline: int) -> None:
+    # Starting on this host.
+
+    def _start_here(self, cleanup: contextlib.ExitStack) -> None:
         options = self.options
+        directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700
+        lifeline, held = os.pipe()
+        cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
+        cleanup.callback(Cleaner(directory, lifeline).wait)
+        cleanup.callback(os.close, held)
+        cleanup.callback(os.close, lifeline)
         secret, job = secrets.token_hex(32), secrets.token_hex(8)
-        for number in range(options.size):
-            environment = rank_environment(
-                number, options.size, directory, secret, job, options.environment
-            )
-            rank = RankProcess(number, options.command, environment, options.directory, lifeline)
+        inputs = []
+        for number in range(1 if options.mpi else options.size):
+            try:
+                if options.mpi:
+                    command, environment = mpi_command(options)
+                    # mpirun ends its ranks in order, given the chance.
+                    orphaned = signal.SIGTERM
+                else:
+                    command, orphaned = options.command, signal.SIGKILL
+                    places = {"NUVEC_SOCKET_DIR": directory}
+                    environment = rank_environment(
+                        number, options.size, places, secret, job, options.environment
+                    )
+                rank = RankProcess(
+                    number, command, environment, options.directory, lifeline, orphaned
+                )
+            except MpiMissing as error:
+                return self._give_up(str(error), 127)
+            except OSError as error:
+                what, reason, code = why_not(error, command[0], options.directory)
+                on = "" if what.startswith("--") else f" for rank {number}"
+                return self._give_up(f"cannot start {what}{on}: {reason}", code)
+            cleanup.callback(rank.end)
             self.ranks.append(rank)
-            self._say(f"started rank {number} as process {rank.pid}")
-            streams = (
-                RankStream(number, self.screens[0], holds_tracebacks=False),
-                RankStream(number, self.screens[1], holds_tracebacks=options.size > 1),
-            )
-            self.streams[number] = streams
+            who = "mpirun" if options.mpi else f"rank {number}"
+            self.say(f"started {who} as process {rank.pid}")
+            self._add_streams(number)
             pipes = (rank.process.stdout, rank.process.stderr)
-            for pipe, stream in zip(pipes, streams, strict=True):
+            for pipe, stream in zip(pipes, self.streams[number], strict=True):
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)
-                self.selector.register(pipe, selectors.EVENT_READ, stream)
+                read = partial(self._read_output, pipe, stream)
+                self.selector.register(pipe, selectors.EVENT_READ, read)
+                self.pipes.append(pipe)
             assert rank.process.stdin is not None
-            os.set_blocking(rank.process.stdin.fileno(), False)
-            self.input[number] = b""
-        self._watch_input()
-
-    def _cannot_start(self, error: OSError) -> int:
-        """Say what could not be run; the exit code a shell would give."""
-        directory, program = self.options.directory, self.options.command[0]
-        if directory is not None and error.filename == directory:
-            what = f"--cwd {directory}"
+            inputs.append(Writer(rank.process.stdin, self.selector))
+        if options.mpi:
+            inputs[0].close()
         else:
-            what = f"{program} for rank {len(self.ranks)}"
-        self._say(f"cannot start {what}: {error.strerror or error}", always=True)
-        return 127 if isinstance(error, FileNotFoundError) else 126
+            self.input = Broadcast(self.selector, inputs)
+        self.started = True
 
-    def _watch_input(self) -> None:
+    # Starting on other hosts.
+
+    def _call_hosts(self) -> None:
+        """Have ssh start a helper on every host."""
+        for number in range(self.options.size):
+            self._add_streams(number)
         try:
-            fd = sys.stdin.fileno()
-            # A background job must not read the terminal: it would be stopped.
-            if os.isatty(fd) and os.tcgetpgrp(fd) != os.getpgrp():
-                return
-            self.selector.register(fd, selectors.EVENT_READ, "input")
-            self.input_fd = fd
-        except (OSError, ValueError, AttributeError):
-            self.input_ended = True
-            self._feed_input()
+            for host in hosts_of(self.options, self.streams, self.selector, self.say):
+                self.hosts.append(host)
+                self.ranks += host.ranks.values()
+        except OSError as error:
+            what, reason, code = why_not(error, self.options.ssh[0], None)
+            return self._give_up(f"cannot start {what}: {reason}", code)
+        self.ranks.sort(key=lambda rank: rank.rank)
+
+    def _start_hosts(self, now: float) -> None:
+        """Once all hosts have said where their ranks will listen, tell all of them."""
+        for host in self.hosts:
+            host.tick(now)
+            if host.failure is not None:
+                return self._give_up(*host.failure)
+        if self.started or any(host.rows is None for host in self.hosts):
+            return None
+        rows = {number: row for host in self.hosts for number, row in (host.rows or {}).items()}
+        hosts = format_hosts([rows[number] for number in range(self.options.size)])
+        if why := unreachable(parse_hosts(hosts)):
+            return self._give_up(why, 1)
+        for host in self.hosts:
+            host.start(hosts)
+        self.input = Broadcast(self.selector, self.hosts)
+        self.started = True
+        return None
+
+    def _close_hosts(self) -> None:
+        for host in self.hosts:
+            host.hang_up()
+        deadline = time.monotonic() + END_SECONDS
+        for host in self.hosts:
+            host.close(deadline)
 
     # Running.
 
@@ -148,17 +211,10 @@ class _Launch:
         waits = [stream.waits() for pair in self.streams.values() for stream in pair]
         busy = any(waits) or self.first_failure is not None or self.ending_since is not None
         for key, _ in self.selector.select(0.05 if busy else 1.0):
-            if isinstance(key.data, RankStream):
-                self._read_output(key.fileobj, key.data)
-            elif key.data == "wake":
-                try:
-                    os.read(key.fd, 4096)
-                except BlockingIOError:
-                    pass
-            elif key.data == "input":
-                self._read_input()
-            else:
-                self._feed_input()
+            if key.fd in self.selector.get_map():  # an event before may have closed it
+                key.data()
+        if self.input is not None:
+            self.input.balance()
         now = time.monotonic()
         for pair in self.streams.values():
             for stream in pair:
@@ -167,84 +223,29 @@ class _Launch:
                     stream.tick(now)
         while self.caught:
             self._pass_on(self.caught.pop(0))
+        self._start_hosts(now)
         self._judge(now)
         self._escalate(now)
 
-    def _read_output(self, pipe: object, stream: RankStream) -> bool:
-        assert hasattr(pipe, "fileno")
-        try:
-            data = os.read(pipe.fileno(), 1 << 16)
-        except BlockingIOError:
+    def _read_output(self, pipe: IO[bytes], stream: RankStream) -> bool:
+        data = read_pipe(pipe)
+        if data is None:
             return False
-        except OSError:
-            data = b""
         if not data:
             self.selector.unregister(pipe)
+            self.pipes.remove(pipe)
             return False
         stream.feed(data)
         return True
 
-    def _unread_output(self) -> bool:
-        return any(isinstance(key.data, RankStream) for key in self.selector.get_map().values())
-
     def _read_all(self, deadline: float) -> None:
         """Read what the ranks, all gone, have left in their pipes (a grandchild may hold them)."""
-        while self._unread_output() and time.monotonic() < deadline:
+        while self.pipes and time.monotonic() < deadline:
             progress = False
-            for key in list(self.selector.get_map().values()):
-                if isinstance(key.data, RankStream):
-                    progress = self._read_output(key.fileobj, key.data) or progress
+            for pipe in list(self.pipes):
+                progress = self.selector.get_key(pipe).data() or progress
             if not progress:
                 time.sleep(0.01)
-
-    def _read_input(self) -> None:
-        assert self.input_fd is not None
-        try:
-            data = os.read(self.input_fd, 1 << 16)
-        except OSError:
-            data = b""
-        if not data:
-            self.input_ended = True
-            self.selector.unregister(self.input_fd)
-        for number in self.input:
-            self.input[number] += data
-        self._feed_input()
-
-    def _feed_input(self) -> None:
-        """Give every rank as much of the input as it takes."""
-        for number in list(self.input):
-            pipe = self.ranks[number].process.stdin
-            assert pipe is not None
-            try:
-                if self.input[number]:
-                    taken = os.write(pipe.fileno(), self.input[number])
-                    self.input[number] = self.input[number][taken:]
-            except BlockingIOError:
-                pass
-            except OSError:  # it reads no more
-                self._end_input(number, pipe)
-                continue
-            if not self.input[number] and self.input_ended:
-                self._end_input(number, pipe)
-                continue
-            watched = pipe in self.selector.get_map()
-            if self.input[number] and not watched:
-                self.selector.register(pipe, selectors.EVENT_WRITE, "feed")
-            elif watched and not self.input[number]:
-                self.selector.unregister(pipe)
-        if self.input_fd is not None and not self.input_ended:
-            full = any(len(data) > _INPUT_LIMIT for data in self.input.values())
-            reading = self.input_fd in self.selector.get_map()
-            if full and reading:
-                self.selector.unregister(self.input_fd)
-            elif not full and not reading:
-                self.selector.register(self.input_fd, selectors.EVENT_READ, "input")
-
-    def _end_input(self, number: int, pipe: IO[bytes]) -> None:
-        del self.input[number]
-        if pipe in self.selector.get_map():
-            self.selector.unregister(pipe)
-        pipe.close()
 
     # Ending.
 
@@ -263,12 +264,15 @@ class _Launch:
         for stream in self.streams[self.culprit.rank]:
             stream.finish()
         how = f"exited with {culprit.exit_code}"
-        if culprit.killed_by is not None:
+        if culprit.lost:
+            how = f"was lost: {culprit.lost}"
+        elif culprit.killed_by is not None:
             how = f"was killed by {_signal_name(culprit.killed_by)}"
-        self._say(f"rank {self.culprit.rank} {how}; ending the job", always=True)
+        who = "mpirun" if self.options.mpi else f"rank {culprit.rank}"
+        self.say(f"{who} {how}; ending the job", always=True)
         self._end_all(now)
 
-    def _innocence(self, rank: RankProcess) -> int:
+    def _innocence(self, rank: Rank) -> int:
         """Sorts the rank that failed by itself before those that only lost it."""
         lines = self.streams[rank.rank][1].tail.rstrip().splitlines()
         # Notes may follow the line that names the error; an error of a peer is named at its start.
@@ -282,20 +286,28 @@ class _Launch:
                 rank.signal(signal.SIGTERM)
 
     def _escalate(self, now: float) -> None:
-        if self.ending_since is None or self.killed or now - self.ending_since <= GRACE_SECONDS:
+        if self.ending_since is None or now - self.ending_since <= GRACE_SECONDS:
+            return
+        if self.killed:
+            if now - self.ending_since > GRACE_SECONDS + END_SECONDS:
+                for host in self.hosts:  # one that does nothing any more
+                    host.kill()
             return
         self.killed = True
         for rank in self.ranks:
             if not rank.has_exited():
-                self._say(f"rank {rank.rank} did not end: killing it", always=True)
+                self.say(f"rank {rank.rank} did not end: killing it", always=True)
             rank.signal(signal.SIGKILL)
 
     def _pass_on(self, number: int) -> None:
         """A signal to the launcher is a signal to the job."""
+        if not self.started:
+            self._give_up(f"ended by {_signal_name(number)}", 128 + number)
+            return
         if self.ending_since is not None:  # asked again: no more patience
             self.ending_since = time.monotonic() - GRACE_SECONDS
             return
-        self._say(f"passing on {_signal_name(number)}")
+        self.say(f"passing on {_signal_name(number)}")
         self.ending_since = time.monotonic()
         for rank in self.ranks:
             rank.signal(number)
@@ -309,7 +321,8 @@ class _Launch:
             return 128 + self.first_signal
         return codes[0] if codes else 0
 
-    def _say(self, text: str, always: bool = False) -> None:
+    def say(self, text: str, always: bool = False) -> None:
+        """A line of the launcher's own; without `always` only with ``--verbose``."""
         if always or self.options.verbose:
             screen = self.screens[1]
             start = b"\n" if screen.unfinished is not None else b""
@@ -337,25 +350,24 @@ def _fill_standard_streams() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the launcher; returns its exit code."""
     _fill_standard_streams()
-    launch = _Launch(parse(sys.argv[1:] if arguments is None else arguments))
-    woken, wake = socket.socketpair()
-    woken.setblocking(False)
-    wake.setblocking(False)
-
-    def catch(number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGCHLD:
-            launch.caught.append(number)
-
-    # The wake-up socket makes the launcher look at once when a rank ends or a signal comes.
-    old_wake = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
-    old = {number: signal.signal(number, catch) for number in numbers}
-    launch.selector.register(woken, selectors.EVENT_READ, "wake")
-    try:
-        return launch.run()
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(old_wake)
-        woken.close()
-        wake.close()
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    if options.print_hostfile:
+        seats = options.seats or [Seat("127.0.0.1")] * options.size
+        try:
+            addresses = addresses_of(seats, options.port or DEFAULT_PORT)
+        except ConfigurationError as error:
+            sys.stderr.write(f"nuvec.launch: {error}\n")
+            return 2
+        sys.stdout.write(format_hosts(addresses))
+        return 0
+    if options.backend is not None:
+        options.environment.setdefault(BACKEND, options.backend)
+    restarts = options.max_restarts
+    while True:
+        launch = _Launch(options)
+        code = launch.run()
+        # A job that never ran would not run the next time either.
+        if code == 0 or not restarts or launch.first_signal or launch.gave_up is not None:
+            return code
+        restarts -= 1
+        launch.say(f"starting again ({restarts} restarts left)", always=True)

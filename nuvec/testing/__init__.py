@@ -7,6 +7,7 @@ values, how far they are apart, and which rule to look at.
 from nuvec.testing.batching import check_vmap
 from nuvec.testing.collectives import check_collective
 from nuvec.testing.communications import RecordingCommunicator, recorded
+from nuvec.testing.contract import CONTRACT, communicator_contract
 from nuvec.testing.derivatives import check_grads, check_jvp, check_second_order, check_vjp
 from nuvec.testing.exchanges import EXCHANGES
 from nuvec.testing.lowering import check_compile, check_lowering
@@ -18,6 +19,7 @@ from nuvec.testing.programs import Case, Program, random_case, simulate
 
 __all__ = [
     "CHECKS",
+    "CONTRACT",
     "EXCHANGES",
     "NESTED",
     "OPERATIONS",
@@ -34,6 +36,7 @@ __all__ = [
     "check_second_order",
     "check_vjp",
     "check_vmap",
+    "communicator_contract",
     "random_case",
     "recorded",
     "simulate",

@@ -20,11 +20,9 @@ from nuvec.core.functions.stream import (
     source_aval,
     source_id,
 )
-from nuvec.core.ir import IR, Atom, Aval, Eqn, Literal, Var, aval
-from nuvec.core.lower import SPARE, lower
+from nuvec.core.ir import IR, Atom, Aval, Literal, Var, aval
 from nuvec.core.node import Trace
 from nuvec.core.ops.build import converted
-from nuvec.core.primitive import Space
 from nuvec.core.pytree import Path
 from nuvec.core.recording import replay, trace_ir
 from nuvec.transforms.arguments import arrays_of
@@ -262,18 +260,6 @@ def same_structure(what: str, first: Any, second: Any, labels: tuple[str, str]) 
             f"{what}: {labels[0]} has structure {first} and {labels[1]} {second}; they must be the "
             f"same{_first_difference(first, second)}"
         )
-
-
-def space_of(eqn: Eqn, *bodies: IR) -> Space:
-    """The memory of an equation that runs one of these on its operands.  The programs keep their
-    arenas, and the memory of large results, for the next run."""
-    memories = [lower(body).memory for body in bodies]
-    sizes = [v.aval.nbytes for v in eqn.outputs]
-    most = max(m.peak - m.arena - m.scratch for m in memories)
-    large = sum(n for n in sizes if n >= SPARE)
-    kept = large + sum(m.arena for m in memories)
-    scratch = max(m.scratch for m in memories)
-    return Space(sum(sizes) - large, max(most - sum(sizes), 0), kept, scratch)
 
 
 def marked(array: Array, trace: Trace) -> bool:

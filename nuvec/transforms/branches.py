@@ -26,7 +26,7 @@ from nuvec.core.ops.shape import broadcast_to, reshape
 from nuvec.core.primitive import Primitive, detach
 from nuvec.core.recording import replay, trace_ir
 from nuvec.transforms.axis import communicates
-from nuvec.transforms.bodies import marked, space_of
+from nuvec.transforms.bodies import marked
 from nuvec.transforms.derive import Split, split_ir
 from nuvec.transforms.guard import can_raise, guarded
 from nuvec.transforms.vmap import batched_ir
@@ -244,5 +244,5 @@ def _widen(split: Split, moving: tuple[bool, ...]) -> Split:
 
 cond_p = Primitive(
     "cond", _lower, _shape_rule, "call", vmap=_vmap, multiple=True, higher_order=True,
-    split=_split, memory=lambda eqn: space_of(eqn, *eqn.params["branches"]),
+    split=_split,
 )  # fmt: skip

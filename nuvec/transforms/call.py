@@ -17,7 +17,6 @@ from nuvec.core.ir import IR, Aval, or_token, results_of
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace
 from nuvec.core.primitive import Primitive, detach
-from nuvec.transforms.bodies import space_of
 from nuvec.transforms.derive import lean_split, split_ir
 from nuvec.transforms.vmap import batched_ir
 
@@ -69,5 +68,4 @@ def _marked(array: Array, trace: Trace) -> bool:
 
 call_p = Primitive(
     "call", _lower, _shape_rule, "call", vmap=_vmap, multiple=True, higher_order=True, split=_split,
-    memory=lambda eqn: space_of(eqn, eqn.params["ir"]),
 )  # fmt: skip

@@ -22,12 +22,12 @@ from nuvec.core.ir import IR, Aval, Eqn, Var, or_token, results_of, sub_irs
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace, traces_set
 from nuvec.core.ops.differentiation import optimization_barrier_p
-from nuvec.core.primitive import Primitive, Space, detach
+from nuvec.core.primitive import Primitive, detach
 from nuvec.core.pytree import Path
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import filtered
 from nuvec.transforms.arguments import arrays_of, bind_arguments, call, label_of, require_function
-from nuvec.transforms.bodies import Body, marked, space_of
+from nuvec.transforms.bodies import Body, marked
 from nuvec.transforms.derive import Split, lean_split, split_ir
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.vmap import batched_ir
@@ -59,11 +59,6 @@ def _lower(*values: Any, ir: IR, name: str, policy: Policy) -> tuple[Any, ...]:
     found = plan.runner()(*[np.asarray(v) for v in values])
     plan.release()  # it runs to hold less memory, not to keep buffers for the next time
     return or_token(found)
-
-
-def _memory(eqn: Eqn) -> Space:
-    space = space_of(eqn, eqn.params["ir"])
-    return space._replace(passing=space.passing + space.kept, kept=0)
 
 
 def _vmap(
@@ -182,7 +177,6 @@ def _recompute(split: Split, count: int, policy: Policy) -> Split:
 checkpoint_p = Primitive(
     "checkpoint", _lower, lambda *avals, ir, name, policy: results_of(ir), "call", vmap=_vmap,
     multiple=True, higher_order=True, split=_split, words={"policy": POLICIES},
-    memory=_memory,
 )  # fmt: skip
 
 

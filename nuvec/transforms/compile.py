@@ -15,7 +15,7 @@ from nuvec.core.config import config
 from nuvec.core.functions.stream import RANDOM_KEY, read_sources
 from nuvec.core.interpreter import flush, queue_of
 from nuvec.core.ir import IR, Aval
-from nuvec.core.lower import Memory, Plan, lower, lower_donating
+from nuvec.core.lower import Plan, lower
 from nuvec.core.node import Node, constant, context, live
 from nuvec.core.primitive import local_handle
 from nuvec.core.profiler import recorded
@@ -33,7 +33,7 @@ from nuvec.transforms.arguments import (
     signature_of,
 )
 from nuvec.transforms.call import call_p
-from nuvec.transforms.donate import is_contiguous, run_donating, to_donate
+from nuvec.transforms.donate import run_donating, to_donate
 from nuvec.transforms.entry import Entry, captured_nodes
 from nuvec.transforms.grad import name_of
 from nuvec.transforms.ir_tools import label_leaves
@@ -54,18 +54,20 @@ class Lowered(NamedTuple):
 
     ir     -- the recorded program; captured arrays are its first inputs
     plan   -- the lowered program
-    memory -- predicted bytes, for arguments in the layouts of these: peak, arena, outputs and
-              scratch.  What is donated counts as nobody else's
     """
 
     ir: IR
     plan: Plan
-    memory: Memory
 
     @property
     def source(self) -> str:
         """The NumPy program that runs."""
         return self.plan.source
+
+    @property
+    def memory(self) -> Any:
+        """Predicted memory."""
+        return self.plan.memory
 
     def cost(self) -> Any:
         """Estimated floating-point operations and bytes moved."""
@@ -273,18 +275,8 @@ class Compiled:
     @filtered
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for these arguments: `.ir`, `.source`, `.memory`, `.cost()`."""
-        entry, arrays = self._entry(args, kwargs)
-        plan = lower(entry.ir)
-        # A layout is that of a value; what is pending will be C-contiguous.
-        values = [a._node.value if isinstance(a, Array) else None for a in entry.captures]
-        values += [a._node.value for a in arrays]
-        places = self._donated_places(args, len(entry.captures))
-        if places and all(map(is_contiguous, values)):
-            shaped = [i for i in places if entry.ir.inputs[i].aval.shape]
-            memory = lower_donating(entry.ir, shaped).memory()
-        else:
-            memory = plan.memory_of(*values)
-        return Lowered(entry.ir, plan, memory)
+        entry, _ = self._entry(args, kwargs)
+        return Lowered(entry.ir, lower(entry.ir))
 
     @filtered
     def explain(self, *args: Any, **kwargs: Any) -> str:

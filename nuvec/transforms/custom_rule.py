@@ -21,7 +21,7 @@ from nuvec.core.primitive import Primitive, detach, identity_input
 from nuvec.core.recording import replay, trace_ir
 from nuvec.transforms.axis import Axis, axis_of, walked_axis
 from nuvec.transforms.backward import Recording
-from nuvec.transforms.bodies import marked, space_of
+from nuvec.transforms.bodies import marked
 from nuvec.transforms.jvp import forward_walk
 from nuvec.transforms.separate import separates
 from nuvec.transforms.vmap import batched_ir, run_batched
@@ -275,5 +275,4 @@ custom_rule_p = Primitive(
     "custom_rule", _lower, lambda *avals, fun, rule: results_of(fun), "call", vmap=_vmap,
     multiple=True, higher_order=True, split=_split,
     inline=lambda *operands, fun, rule: replay(fun, operands), words={"rule": {"Rule": Rule}},
-    memory=lambda eqn: space_of(eqn, eqn.params["fun"]),
 )  # fmt: skip

@@ -39,7 +39,7 @@ def _is_alone(array: Array) -> bool:
 
 def to_donate(operands: Sequence[Array], places: Sequence[int]) -> tuple[int, ...]:
     """Which of the evaluated operands at `places` can give their memory."""
-    if not all(is_contiguous(a._node.value) for a in operands):
+    if not all(_contiguous(a._node.value) for a in operands):
         return ()
     seen = [id(a._node.value) for a in operands]
     return tuple([
@@ -47,7 +47,7 @@ def to_donate(operands: Sequence[Array], places: Sequence[int]) -> tuple[int, ..
     ])  # fmt: skip
 
 
-def is_contiguous(value: Any) -> bool:
+def _contiguous(value: Any) -> bool:
     return not isinstance(value, np.ndarray) or value.ndim == 0 or value.flags.c_contiguous
 
 
@@ -60,7 +60,7 @@ def run_donating(
     key = ("donating", donated, profiled)
     run: Callable[..., list[Any]] | None = ir.derived.get(key)
     if run is None:
-        run = ir.remember(key, lower_donating(ir, donated, profiled).run)
+        run = ir.remember(key, lower_donating(ir, donated, profiled))
     values = [np.asarray(a._node.value) for a in operands]
     for i in donated:
         node = operands[i]._node

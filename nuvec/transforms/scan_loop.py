@@ -20,7 +20,6 @@ from nuvec.core.config import config
 from nuvec.core.ir import IR, Aval, Var
 from nuvec.core.lower import lower_into, owns_memory, run_without_nans
 from nuvec.core.node import context
-from nuvec.core.primitive import Space
 
 Loop = Callable[..., Any]
 
@@ -83,8 +82,7 @@ class ScanLoop:
         chosen_outs = tuple([outs[k] for k in chosen])
         self.step_ir = IR(body.inputs, body.constants, body.eqns, chosen_outs)
         self._lower = partial(lower_into, self.step_ir, [j for j, s in enumerate(self.shaped) if s])
-        program = self._lower()
-        self.step, self._memory = program.run, program.memory
+        self.step = self._lower()
         self.source, self.loop = self._loop()
         self.recorded: Loop | None = None  # the loop that records its steps
 
@@ -161,7 +159,7 @@ class ScanLoop:
     def _recorded(self) -> Loop:
         """The loop while a profile is open, made when it is first asked for."""
         if self.recorded is None:
-            self.recorded = self._stepping(self._lower(record=True).run)
+            self.recorded = self._stepping(self._lower(record=True))
         return self.recorded
 
     def _stepping(self, step: Loop) -> Loop:
@@ -223,17 +221,8 @@ class ScanLoop:
             return value if owns_memory(value) else value.copy()
         return value
 
-    def space(self, length: int) -> Space:
-        """What `run` returns, each memory counted once, and what it takes besides: a carry that is
-        nobody's row has a second array, which takes turns with the one that is returned."""
-        avals, rows = self.body.out_avals, self.shifted.values()
-        numbers = [int(name[1:]) for name in self.iterated if name[0] == "d"]
-        turns = sum(avals[k].nbytes for k in numbers if k < self.carry and k not in rows)
-        step = self._memory()
-        passing = turns + step.peak - step.arena - step.scratch
-        return Space(self._held(length), passing, step.arena, step.scratch)
-
-    def _held(self, length: int) -> int:
+    def held(self, length: int) -> int:
+        """The bytes of what `run` returns, each memory counted once."""
         avals, carry = self.body.out_avals, self.carry
         total = sum(a.nbytes for a in avals[:carry])
         total += sum((length + 1) * avals[i].nbytes for i in self.shifted)

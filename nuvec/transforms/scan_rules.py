@@ -15,7 +15,7 @@ from nuvec.core.ops.arithmetic import add
 from nuvec.core.ops.batching import batch_first
 from nuvec.core.ops.differentiation import zeros_of
 from nuvec.core.ops.shape import move_axis
-from nuvec.core.primitive import Primitive, Space, detach
+from nuvec.core.primitive import Primitive, detach
 from nuvec.core.recording import replay, trace_ir
 from nuvec.transforms.bodies import marked
 from nuvec.transforms.derive import Split, split_ir
@@ -45,9 +45,10 @@ def _loop(body: IR, consts: int, carry: int) -> ScanLoop:
     return loop
 
 
-def _memory(eqn: Eqn) -> Space:
+def _memory(eqn: Eqn) -> tuple[int, int]:
+    """Stacked outputs share their rows with others and with carries."""
     p = eqn.params
-    return _loop(p["body"], p["consts"], p["carry"]).space(p["length"])
+    return _loop(p["body"], p["consts"], p["carry"]).held(p["length"]), 0
 
 
 def _shape_rule(

@@ -14,7 +14,7 @@ import numpy as np
 from nuvec.core import dtypes
 from nuvec.core.array import Array
 from nuvec.core.errors import NuvecError
-from nuvec.core.ir import IR, Aval, Eqn, Var, or_token
+from nuvec.core.ir import IR, Aval, Var, or_token
 from nuvec.core.lower import lower
 from nuvec.core.node import Trace, traces_set
 from nuvec.core.ops.batching import batch_first
@@ -23,11 +23,11 @@ from nuvec.core.ops.differentiation import stop_gradient_p, zeros_of
 from nuvec.core.ops.reduction import any as any_of
 from nuvec.core.ops.selection import where
 from nuvec.core.ops.shape import move_axis, reshape
-from nuvec.core.primitive import Primitive, Space, detach
+from nuvec.core.primitive import Primitive, detach
 from nuvec.core.recording import replay, trace_ir
 from nuvec.core.traceback import format_user_frame
 from nuvec.transforms.axis import communicates
-from nuvec.transforms.bodies import marked, space_of
+from nuvec.transforms.bodies import marked
 from nuvec.transforms.derive import split_ir
 from nuvec.transforms.guard import can_raise, guarded
 from nuvec.transforms.vmap import batched_ir
@@ -40,15 +40,6 @@ def _lower(*values: Any, cond: IR, body: IR, consts: int) -> tuple[Any, ...]:
     while holds(*fixed, *state)[0]:
         state = step(*fixed, *state)
     return or_token(state)
-
-
-def _memory(eqn: Eqn) -> Space:
-    """A step makes the next carry while it reads the last one; of what is large, the memory of
-    both is kept."""
-    space = space_of(eqn, eqn.params["cond"], eqn.params["body"])
-    carry = sum(v.aval.nbytes for v in eqn.outputs)
-    large = carry - space.held
-    return space._replace(passing=space.passing + space.held, kept=space.kept + large)
 
 
 def _shape_rule(*avals: Aval, cond: IR, body: IR, consts: int) -> tuple[Aval, ...]:
@@ -274,7 +265,7 @@ def _stopped(cond: IR, body: IR) -> tuple[IR, IR]:
 
 while_p = Primitive(
     "while_loop", _lower, _shape_rule, "call", vmap=_vmap, multiple=True, higher_order=True,
-    split=_split, guard=_guard, memory=_memory,
+    split=_split, guard=_guard,
 )  # fmt: skip
 
 

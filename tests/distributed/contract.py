@@ -1,19 +1,9 @@
-"""The contract of `Communicator` as tests that any transport can be put through.
-
-`communicator_contract(make_world, size)` runs all of it. `make_world(size)` returns one function a
-rank, each of which is called on that rank's own thread and returns its communicator.
-"""
+"""The contract's cases that are quick enough to run over and over."""
 
 from __future__ import annotations
 
-from tests.distributed.contract_failures import FAILURES
-from tests.distributed.contract_tools import Case, MakeWorld, on_ranks
-from tests.distributed.contract_values import VALUES
+from nuvec.testing.contract import CONTRACT
+from nuvec.testing.contract_large import LARGE_CASES
+from nuvec.testing.contract_tools import Case
 
-CASES: dict[str, Case] = {case.__name__: case for case in [*VALUES, *FAILURES]}
-
-
-def communicator_contract(make_world: MakeWorld, size: int) -> None:
-    """Run every case on a fresh world of `size` ranks; raises the first error."""
-    for case in CASES.values():
-        on_ranks(make_world, size, case)
+CASES: dict[str, Case] = {name: case for name, case in CONTRACT.items() if case not in LARGE_CASES}

@@ -109,7 +109,7 @@ class _Sent:
         self.peer = SimpleNamespace(rank=peer)
         self.frames: list[bytes] = []
 
-    def push(self, parts: list[bytes]) -> None:
+    def aside(self, parts: list[bytes]) -> None:
         self.frames.append(b"".join(parts))
 
     def question(self, asker: int) -> Question:
@@ -126,11 +126,11 @@ def test_what_is_on_its_way_answers_a_question() -> None:
     to_one, to_zero = _Sent(1), _Sent(0)
     zero.wait()
     one.wait()
-    zero.ask(call, 0, "recv", [to_one])  # type: ignore[list-item]
-    one.answer(to_one.question(0), call, 0, "recv", [to_zero])  # type: ignore[list-item]
+    zero.ask(call, 0, "recv", {to_one: 0})  # type: ignore[list-item]
+    one.answer(to_one.question(0), call, 0, "recv", {to_zero: 0})  # type: ignore[list-item]
     coming_back = to_zero.question(1)
     zero.send(0, 1, 0)
-    zero.answer(coming_back, call, 0, "recv", [to_one])  # type: ignore[list-item]
+    zero.answer(coming_back, call, 0, "recv", {to_one: 0})  # type: ignore[list-item]
     assert len(to_one.frames) == 1
     # Without it, it is a circle; in another wait of rank 0 it is an old question.
     for waits, found in ((1, True), (2, False)):
@@ -139,9 +139,9 @@ def test_what_is_on_its_way_answers_a_question() -> None:
             zero.wait()
         if found:
             with pytest.raises(MismatchError, match="rank 0 is at recv; rank 1 is at recv"):
-                zero.answer(coming_back, call, 0, "recv", [])
+                zero.answer(coming_back, call, 0, "recv", {})
         else:
-            zero.answer(coming_back, call, 0, "recv", [])
+            zero.answer(coming_back, call, 0, "recv", {})
 
 
 def test_malformed_questions() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nuvec.core.errors import ConfigurationError, DistributedError, PeerError
+from nuvec.core.errors import ConfigurationError, DistributedError, MismatchError, PeerError
 from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.transports import _accept, connect
 from nuvec.distributed.transports.job import Job, listen
 from nuvec.distributed.transports.mesh import MeshCommunicator, mesh_communicator
-from nuvec.distributed.transports.wire import Identity, Kind, connect_side, pack_head
+from nuvec.distributed.transports.wire import Identity, Kind, Wiring, connect_side, pack_head
 from tests.distributed.contract_tools import on_ranks, raises
 from tests.distributed.worlds import TRANSPORTS, mesh_jobs
 
@@ -119,7 +121,7 @@ def test_a_death_during_start_up_is_noticed() -> None:
     listener = listen(path)
     with reach(first) as dying:
         handshake = connect_side(Identity(jobs[1].secret, jobs[1].name, 4, 1), 0)
-        connect._run(dying, handshake, 5.0, {})
+        connect._run(dying, handshake, 5.0, connect._looking_after({}))
         time.sleep(0.1)
         listener.close()
         os.unlink(path)
@@ -177,6 +179,15 @@ def _silence(sock: socket.socket) -> None:
 
 def _scan(sock: socket.socket) -> None:
     sock.close()
+
+
+def test_connections_for_something_else_are_refused() -> None:
+    """The gloo backend connects alike, and says other things afterwards."""
+    jobs = mesh_jobs(2, "unix")
+    first = Joining(jobs[0])
+    text = raises(ConfigurationError, lambda: connect.connect(jobs[1], Wiring.GLOO))
+    assert "rank 1 was started with the backend gloo, rank 0 with mesh" in text
+    assert text in raises(ConfigurationError, first.result)
 
 
 @pytest.mark.parametrize("behaviour", [_garbage, _silence, _scan])
@@ -283,6 +294,56 @@ def test_a_silent_peer_is_named_after_a_warning(caplog: pytest.LogCaptureFixture
     assert "has waited" in caplog.text and "rank 2 (host" in caplog.text
     for rank in ranks:
         rank.close()
+
+
+@pytest.mark.parametrize("transport", ["shm", "mesh-tcp", "ring-tcp"])
+def test_a_broken_group_keeps_no_arrays(transport: str) -> None:
+    """It remembers the error, and not the frames that the error has come through."""
+
+    def body(c: Communicator) -> None:
+        given = [np.ones(200_000)]
+        gone = weakref.ref(given[0])
+        raises(MismatchError, lambda: c.all_to_all(given) if c.rank else c.barrier())
+        given.clear()
+        deadline = time.monotonic() + 5  # a writer may be about to notice
+        while gone() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+            gc.collect()
+        assert gone() is None
+        assert "an earlier error: rank 0 is at barrier" in raises(MismatchError, c.barrier)
+
+    on_ranks(TRANSPORTS[transport](30.0), 2, body)
+
+
+def test_a_question_is_no_sign_of_life() -> None:
+    """A rank that waits asks the silent one, who could prolong its own timeout by that."""
+    ranks = joined([replace(job, timeout=2) for job in mesh_jobs(2, "tcp")])
+    started = time.monotonic()
+    assert "gave up after 2 s" in raises(PeerError, ranks[0].barrier)
+    assert time.monotonic() - started < 2.8
+    for rank in ranks:
+        rank.close()
+
+
+@pytest.mark.parametrize("timeout", [3e6, float("inf")])
+def test_an_endless_timeout(timeout: float) -> None:
+    """More than the system's own timeouts can be: a rank that has warned waits on."""
+    jobs = [replace(job, timeout=timeout, warn_after=0.25) for job in mesh_jobs(2, "tcp")]
+    texts: list[list[float]] = []
+
+    def late(rank: int) -> None:
+        communicator = mesh_communicator(jobs[rank])
+        time.sleep(0.6 * rank)
+        texts.append(communicator.all_gather([np.array(float(rank))])[0].tolist())
+        communicator.close()
+
+    threads = [threading.Thread(target=late, args=(r,), daemon=True) for r in (1, 0)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.6)  # rank 1 comes to join first, and to communicate last
+    for thread in threads:
+        thread.join(10)
+    assert texts == [[0.0, 1.0]] * 2
 
 
 def test_a_peer_that_is_busy_sending_is_not_silent() -> None:

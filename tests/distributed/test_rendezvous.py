@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from nuvec.core.errors import ConfigurationError
-from nuvec.distributed.rendezvous import FOREIGN, find_job, parse_hosts, read_secret, withdraw
+from nuvec.distributed.hostfile import parse_hosts
+from nuvec.distributed.rendezvous import find_job, read_secret
 from nuvec.distributed.transports.job import Address, Job, listen
 from nuvec.distributed.transports.mesh import mesh_communicator
 
@@ -76,42 +75,6 @@ def test_the_variables_of_mlx(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigurationError, match=message):
             find_job(wrong)
-
-
-@pytest.mark.parametrize(("name", "rank", "size"), FOREIGN)
-def test_other_launchers_are_never_a_group_of_one(name: str, rank: str, size: str) -> None:
-    variables = {rank: "0", size: "4"}
-    with pytest.raises(ConfigurationError, match=f"{rank}=0 {size}=4: {name} .*nuvec.launch -n 4"):
-        find_job(variables)
-    with pytest.raises(ConfigurationError, match=f"{size}='x' is not a whole number"):
-        find_job({rank: "0", size: "x"})
-    assert find_job({rank: "0", size: "1"}) is None
-    assert find_job({rank: "0"}) is None
-    own = find_job({**variables, "NUVEC_RANK": "0", "NUVEC_WORLD_SIZE": "1"})
-    assert own is not None and len(own.addresses) == 1
-    # The child of a rank is alone, also where a scheduler has started all of it.
-    withdraw(variables, 0, 4)
-    assert find_job(variables) is None
-
-
-def test_init_says_so_too() -> None:
-    source = (
-        "import nuvec as nv\n"
-        "for join in (nv.distributed.init, nv.distributed.default_group):\n"
-        "    try:\n"
-        "        print(join())\n"
-        "    except nv.ConfigurationError as error:\n"
-        "        print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        env=dict(os.environ, RANK="1", WORLD_SIZE="2"),
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2 and all("RANK=1 WORLD_SIZE=2: torchrun" in line for line in lines)
 
 
 def test_ranks_of_one_host_use_unix_sockets() -> None:
@@ -210,6 +173,17 @@ def test_without_a_secret_loopback_warns(caplog: pytest.LogCaptureFixture) -> No
     assert "no NUVEC_SECRET" in caplog.text
 
 
+def test_sockets_that_only_this_user_can_reach_need_no_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    addresses = tuple(Address("a", unix=str(tmp_path / f"{rank}.sock")) for rank in range(2))
+    thread = threading.Thread(target=lambda: mesh_communicator(Job(1, addresses)).close())
+    thread.start()
+    mesh_communicator(Job(0, addresses)).close()
+    thread.join()
+    assert "NUVEC_SECRET" not in caplog.text
+
+
 def test_secrets(tmp_path: Path) -> None:
     assert read_secret({}) == b""
     assert read_secret({"NUVEC_SECRET": "a"}) == b"a"
@@ -217,6 +191,10 @@ def test_secrets(tmp_path: Path) -> None:
     path.write_text("from a file\n")
     os.chmod(path, 0o600)
     assert read_secret({"NUVEC_SECRET_FILE": str(path)}) == b"from a file"
+    variables = {"NUVEC_SECRET": "from a file", "NUVEC_SECRET_FILE": str(path)}
+    assert read_secret(variables) == b"from a file"
+    with pytest.raises(ConfigurationError, match="holds another secret: unset one"):
+        read_secret({**variables, "NUVEC_SECRET": "from elsewhere"})
     os.chmod(path, 0o640)
     with pytest.raises(ConfigurationError, match="chmod 600"):
         read_secret({"NUVEC_SECRET_FILE": str(path)})

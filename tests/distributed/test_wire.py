@@ -19,6 +19,7 @@ from nuvec.distributed.transports._specs import (
     describe_specs,
     encode_specs,
 )
+from nuvec.distributed.transports.job import Job
 from nuvec.distributed.transports.wire import (
     HEADER,
     Handshake,
@@ -126,6 +127,11 @@ def identity(rank: int, secret: bytes = SECRET, job: str = "j", world: int = 3) 
     return Identity(secret, job, world, rank)
 
 
+def test_secrets_are_not_shown() -> None:
+    job = Job(0, (), b"hush")
+    assert "hush" not in f"{job} {identity(0, b'hush')!r}" and job.secret == b"hush"
+
+
 def test_both_ends_learn_who_the_other_is() -> None:
     one, other = meet(connect_side(identity(2), 0), accept_side(identity(0), set()))
     assert isinstance(one, Peer) and one.rank == 0
@@ -151,7 +157,7 @@ def test_a_wrong_rank_is_a_stranger() -> None:
 
 
 def test_a_rank_that_cannot_join_is_told_why() -> None:
-    one, other = meet(connect_side(identity(2), 0), accept_side(identity(0), {2}))
+    one, other = meet(connect_side(identity(2), 0), accept_side(identity(0), {(2, 0)}))
     assert isinstance(one, Refused) and "already taken" in str(one)
     assert isinstance(other, Stranger)
     one, _ = meet(connect_side(identity(2, world=4), 0), accept_side(identity(0), set()))

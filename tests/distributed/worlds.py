@@ -11,6 +11,8 @@ from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.transports.job import Address, Job, listen
 from nuvec.distributed.transports.local import local_world
 from nuvec.distributed.transports.mesh import mesh_communicator
+from nuvec.distributed.transports.ring import ring_communicator
+from nuvec.distributed.transports.shm import shm_communicator
 from tests.distributed.contract_tools import MakeWorld
 
 TIMEOUT = 30.0
@@ -38,6 +40,28 @@ def _mesh_world(family: str, timeout: float) -> MakeWorld:
     return make
 
 
+def _shm_world(timeout: float) -> MakeWorld:
+    def make(size: int) -> Sequence[Callable[[], Communicator]]:
+        return [partial(shm_communicator, job) for job in mesh_jobs(size, "unix", timeout)]
+
+    return make
+
+
+def _unshared_world(timeout: float) -> MakeWorld:
+    def make(size: int) -> Sequence[Callable[[], Communicator]]:
+        jobs = mesh_jobs(size, "unix", timeout)
+        return [partial(mesh_communicator, job, shared=False) for job in jobs]
+
+    return make
+
+
+def _ring_world(family: str, timeout: float) -> MakeWorld:
+    def make(size: int) -> Sequence[Callable[[], Communicator]]:
+        return [partial(ring_communicator, job) for job in mesh_jobs(size, family, timeout)]
+
+    return make
+
+
 def _local_world(timeout: float) -> MakeWorld:
     def make(size: int) -> Sequence[Callable[[], Communicator]]:
         return [lambda c=c: c for c in local_world(size, timeout)]  # type: ignore[misc]
@@ -48,5 +72,9 @@ def _local_world(timeout: float) -> MakeWorld:
 TRANSPORTS: dict[str, Callable[[float], MakeWorld]] = {
     "local": _local_world,
     "mesh-unix": lambda timeout: _mesh_world("unix", timeout),
+    "mesh-unix-sockets": _unshared_world,
+    "shm": _shm_world,
     "mesh-tcp": lambda timeout: _mesh_world("tcp", timeout),
+    "ring-unix": lambda timeout: _ring_world("unix", timeout),
+    "ring-tcp": lambda timeout: _ring_world("tcp", timeout),
 }

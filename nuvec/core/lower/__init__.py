@@ -1,7 +1,7 @@
 """IR -> NumPy program: simplify, schedule, plan, emit."""
 
 from nuvec.core.lower import lazy as lazy  # evaluation uses it from here on
-from nuvec.core.lower.arena import SPARE, owns_memory
+from nuvec.core.lower.arena import owns_memory
 from nuvec.core.lower.placement import Memory
 from nuvec.core.lower.program import (
     Cost,
@@ -13,6 +13,6 @@ from nuvec.core.lower.program import (
 )
 
 __all__ = [
-    "SPARE", "Cost", "Memory", "Plan", "lower", "lower_donating", "lower_into", "owns_memory",
+    "Cost", "Memory", "Plan", "lower", "lower_donating", "lower_into", "owns_memory",
     "run_without_nans",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,18 +16,15 @@ from nuvec.core.lower.schedule import Group
 class Memory(NamedTuple):
     """Predicted bytes.  Scratch inside a lowering, and inputs and constants, do not count.
 
-    peak    -- the most that is held at once: the arena, the scratch of tiles, and what a run
-               allocates, outputs included
-    arena   -- kept between runs, once for each call that runs at the same time; those of loops and
-               branches included
+    peak    -- the most that is held at once: the arena, what the tiles of a group work in, and
+               what a run allocates, outputs included
+    arena   -- kept between runs, once for each call that runs at the same time
     outputs -- what is handed to the caller
-    scratch -- what the tiles of a group work in, on all threads; all programs share it
     """
 
     peak: int
     arena: int
     outputs: int
-    scratch: int = 0
 
 
 class Buffer(NamedTuple):
@@ -89,18 +86,16 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """The plan proper: steps, buffers, slots (their bytes), outputs.
+    """The plan proper: steps, buffers, slots (their bytes), outputs, predicted memory.
 
     into -- the outputs that go to arrays of the caller
     layouts -- what is known of each value's
-    predict -- the memory that a run takes but for the program's own tiles; asked for only when
-            someone wants to know, for it needs the programs of loops and branches
     """
 
     steps: tuple[Step, ...]
     buffers: tuple[Buffer, ...]
     slots: tuple[int, ...]
     outputs: tuple[Handover, ...]
+    memory: Memory
     into: tuple[Given, ...]
     layouts: Mapping[Var, Layout]
-    predict: Callable[[], Memory]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from nuvec.core.lower.placement import (
     Target,
 )
 from nuvec.core.lower.schedule import Group
-from nuvec.core.primitive import Primitive, Space
+from nuvec.core.primitive import Primitive
 
 # The results of these are new memory; a test holds the table of cases against it.
 FRESH_KINDS = frozenset(("reduction", "contraction", "random"))
@@ -142,8 +141,8 @@ class _Placer:
         buffers, slots = self.fill_arena()
         steps = self.steps()
         outputs = self.handovers()
-        predict = partial(self.memory, slots, outputs)
-        return Placement(steps, buffers, slots, outputs, into, self.layouts, predict)
+        memory = self.memory(slots, outputs)
+        return Placement(steps, buffers, slots, outputs, memory, into, self.layouts)
 
     def given(self, k: int) -> Given:
         a = self.ir.outputs[k]
@@ -408,34 +407,21 @@ class _Placer:
         """The bytes of a storage that is no part of the arena."""
         if s.aval is not None:
             return s.aval.nbytes
-        return self.space(self.groups[s.first]).held
-
-    def space(self, group: Group) -> Space:
-        eqn = group.eqns[0]
-        rule = eqn.primitive.memory
-        if rule is None or group.rows is not None:
-            return Space(sum(v.aval.nbytes for v in group.outputs))
-        found = rule(eqn)
-        if not eqn.primitive.higher_order:
-            return found
-        views = [a for a in eqn.inputs if type(a) is Var and self.is_strided(a)]
-        return found._replace(passing=found.passing + sum(a.aval.nbytes for a in views))
-
-    def is_strided(self, var: Var) -> bool:
-        """Whether it is a view that loops and branches, which take C-contiguous arrays, copy."""
-        if self.layouts[var] is Layout.CONTIGUOUS or var not in self.made:
-            return False
-        return self.groups[self.made[var]].eqns[0].primitive.kind == "view"
+        group = self.groups[s.first]
+        rule = group.eqns[0].primitive.memory
+        if rule is not None:
+            return rule(group.eqns[0])[0]
+        return sum(v.aval.nbytes for v in group.outputs)
 
     def memory(self, slots: Sequence[int], outputs: Sequence[Handover]) -> Memory:
-        arena, scratch = sum(slots), 0
+        arena = sum(slots)
         change: dict[int, int] = {}
         for i, group in enumerate(self.groups):
-            space = self.space(group)
-            change[i] = change.get(i, 0) + space.passing
-            change[i + 1] = change.get(i + 1, 0) - space.passing
-            arena += space.kept
-            scratch = max(scratch, space.scratch)
+            rule = group.eqns[0].primitive.memory
+            if rule is not None and group.rows is None:
+                _, passing = rule(group.eqns[0])
+                change[i] = change.get(i, 0) + passing
+                change[i + 1] = change.get(i + 1, 0) - passing
         for s in self.storages:
             if s.buffer is None and s.into is None:
                 size = self.held(s)
@@ -453,7 +439,7 @@ class _Placer:
             if s.aval is not None and s.buffer is None and s.into is None and s.death == FOREVER
         )  # fmt: skip
         total = sum(h.atom.aval.nbytes for h in outputs)
-        return Memory(arena + scratch + max(peak, kept + copies), arena, total, scratch)
+        return Memory(arena + max(peak, kept + copies), arena, total)
 
 
 def takes_out(primitive: Primitive, out: Aval) -> bool:

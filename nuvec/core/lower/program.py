@@ -23,7 +23,6 @@ from nuvec.core.lower.simplify import simplify
 from nuvec.core.lower.tiles import Body, TileLoop
 from nuvec.core.lower.unroll import unroll
 from nuvec.core.node import context
-from nuvec.core.ops.contraction import dot_general_p
 from nuvec.core.profiler import recorded, while_profiled
 
 
@@ -52,29 +51,26 @@ class Plan:
     ir     -- the simplified IR it computes, for C-contiguous inputs; others run a program that
               relies on less
     groups -- the IR's equations in the order they run
-    memory -- predicted bytes: peak, arena, outputs, scratch
-    memory_of -- the same, for inputs in the layouts of these
+    memory -- predicted bytes: peak, arena, outputs
     runner -- `run`, or what does the same and records its steps, or looks for NaNs
     release -- let go of the buffers kept for the next run
     """
 
     __slots__ = (
-        "__weakref__", "_again", "_emitted", "_general", "_given", "_memory", "_predict",
-        "_recorded", "groups", "ir", "passes", "run", "source",
+        "__weakref__", "_again", "_emitted", "_given", "_recorded", "groups", "ir", "memory",
+        "passes", "run", "source",
     )  # fmt: skip
 
     def __init__(
         self, given: IR, ir: IR, groups: tuple[Group, ...], placement: Placement,
-        emit: Callable[..., Emitted], general: _General | None,
+        emit: Callable[..., Emitted],
     ) -> None:  # fmt: skip
         emitted = _kept(emit())
         self.passes = config.passes  # by which it was made
         self._given = given  # before it was simplified
         self.ir = ir
         self.groups = groups
-        self._predict = placement.predict
-        self._memory: Memory | None = None
-        self._general = general  # what runs where an input is not C-contiguous
+        self.memory: Memory = _with_tiles(placement.memory, emitted.loops)
         self.source = emitted.source
         self.run: Callable[..., list[Any]] = emitted.function
         self._emitted = [emitted]
@@ -98,17 +94,6 @@ class Plan:
         if not name:
             return self._recorded
         return while_profiled(self._recorded, f"compiled {name}", "program")
-
-    @property
-    def memory(self) -> Memory:
-        if self._memory is None:
-            self._memory = _with_tiles(self._predict(), self._emitted[0].loops)
-        return self._memory
-
-    def memory_of(self, *values: Any) -> Memory:
-        if self._general is None or all(_kind(x)[0] for x in values):
-            return self.memory
-        return self._general.memory(values)
 
     def release(self) -> None:
         """Let go of the buffers kept for the next run: for programs that run seldom."""
@@ -141,9 +126,7 @@ def run_without_nans(ir: IR, *values: Any) -> list[Any]:
 
 def _with_tiles(memory: Memory, loops: Sequence[TileLoop]) -> Memory:
     """What the tiles of the greediest loop work in, on every thread, counts as long as it runs."""
-    scratch = max([loop.scratch for loop in loops], default=memory.scratch)
-    more = max(scratch - memory.scratch, 0)
-    return memory._replace(peak=memory.peak + more, scratch=memory.scratch + more)
+    return memory._replace(peak=memory.peak + max([loop.scratch for loop in loops], default=0))
 
 
 def _flops(eqn: Eqn) -> int:
@@ -198,13 +181,13 @@ def _make(ir: IR, names: Sequence[str]) -> Plan:
 
 def _compile(
     ir: IR, contiguous: Sequence[bool], checked: Sequence[bool],
-    general: _General | None, names: Sequence[str],
+    general: Callable[..., Any] | None, names: Sequence[str],
 ) -> Plan:  # fmt: skip
     simple = _simplified(ir, contiguous)
     groups = _groups(simple, contiguous)
     placement = place(simple, groups, contiguous)
     again = partial(emit, simple, placement, checked, general, names, _compile_tile)
-    return Plan(ir, simple, groups, placement, again, general)
+    return Plan(ir, simple, groups, placement, again)
 
 
 def _kept(emitted: Emitted) -> Emitted:
@@ -230,14 +213,7 @@ def _groups(ir: IR, contiguous: Sequence[bool]) -> tuple[Group, ...]:
     return schedule(ir, contiguous, "partial_sums" in config.passes)
 
 
-class Program(NamedTuple):
-    """A program, and the memory that a run of it takes: predicted when that is asked for."""
-
-    run: Callable[..., list[Any]]
-    memory: Callable[[], Memory]
-
-
-def lower_into(ir: IR, into: Sequence[int], record: bool = False) -> Program:
+def lower_into(ir: IR, into: Sequence[int], record: bool = False) -> Callable[..., list[Any]]:
     """The program of an IR that is one step of a loop: `run(*arrays, *destinations) -> list`.
 
     Every input is C-contiguous (or a scalar).  The outputs whose numbers are `into`, in order, go
@@ -246,7 +222,9 @@ def lower_into(ir: IR, into: Sequence[int], record: bool = False) -> Program:
     return _contiguous_program(ir, into=into, record=record)
 
 
-def lower_donating(ir: IR, donated: Sequence[int], record: bool = False) -> Program:
+def lower_donating(
+    ir: IR, donated: Sequence[int], record: bool = False
+) -> Callable[..., list[Any]]:
     """The program of an IR that may write over the inputs `donated` once it has used them.
 
     Every input is C-contiguous (or a scalar), and those donated share memory with nothing else."""
@@ -255,15 +233,13 @@ def lower_donating(ir: IR, donated: Sequence[int], record: bool = False) -> Prog
 
 def _contiguous_program(
     ir: IR, into: Sequence[int] = (), donated: Sequence[int] = (), record: bool = False
-) -> Program:
+) -> Callable[..., list[Any]]:
     contiguous = (True,) * len(ir.inputs)
     with recorded("lower", "lower", equations=len(ir.eqns)):
         simple = _simplified(ir, contiguous)
         placement = place(simple, _groups(simple, contiguous), contiguous, into, donated)
         unchecked = (False,) * len(contiguous)
-        emitted = _kept(emit(simple, placement, unchecked, None, (), _compile_tile, record))
-    loops, predict = emitted.loops, placement.predict
-    return Program(emitted.function, lambda: _with_tiles(predict(), loops))
+        return _kept(emit(simple, placement, unchecked, None, (), _compile_tile, record)).function
 
 
 def lower_exactly(ir: IR, contiguous: Sequence[bool], record: bool = False) -> Emitted:
@@ -281,7 +257,7 @@ def _compile_tile(ir: IR, into: Sequence[int], over: Mapping[int, int]) -> Body:
     simple = _simplified(ir, contiguous)
     placement = place(simple, schedule(simple), contiguous, into, (), over)
     emitted = _kept(emit_tile(simple, placement))
-    return Body(emitted, placement.predict().peak)
+    return Body(emitted, placement.memory.peak)
 
 
 class _General:
@@ -289,8 +265,7 @@ class _General:
 
     They know nothing of these inputs' layouts, so they leave to NumPy what depends on them.  An
     array that repeats its elements (nv.ones, a broadcast) is copied first, for what computes
-    elementwise and for products of matrices, which copy it themselves: the results are the same,
-    and the copy can be cut into tiles."""
+    elementwise: the results are the same, and the copy can be cut into tiles."""
 
     def __init__(self, ir: IR, names: Sequence[str]) -> None:
         self.ir = ir
@@ -298,24 +273,17 @@ class _General:
         self.plans: dict[tuple[tuple[bool, bool], ...], Plan] = {}
 
     def __call__(self, *values: Any) -> list[Any]:
-        plan, repeated = self.plan(values)
-        copies = [np.ascontiguousarray(x) for x in repeated]
-        return plan.runner()(*values, *copies)
-
-    def memory(self, values: Sequence[Any]) -> Memory:
-        plan, repeated = self.plan(values)
-        found = plan.memory
-        return found._replace(peak=found.peak + sum(x.nbytes for x in repeated))
-
-    def plan(self, values: Sequence[Any]) -> tuple[Plan, list[np.ndarray]]:
-        """The plan for these inputs, and those of them that it wants copies of besides."""
         kinds = tuple(map(_kind, values))
         plan = self.plans.get(kinds)
         if plan is None or plan.passes is not config.passes:
             if len(self.plans) >= KINDS:  # layouts of all sorts: no more is known of any
                 kinds = ((False, False),) * len(kinds)
             plan = self.plans[kinds] = self.make(kinds)
-        return plan, [x for x, (_, repeats) in zip(values, kinds, strict=True) if repeats]
+        copies = [
+            np.ascontiguousarray(x)
+            for x, (_, repeats) in zip(values, kinds, strict=True) if repeats
+        ]  # fmt: skip
+        return plan.runner()(*values, *copies)
 
     def make(self, kinds: Sequence[tuple[bool, bool]]) -> Plan:
         ir = inline(self.ir)
@@ -342,9 +310,7 @@ def _kind(value: Any) -> tuple[bool, bool]:
 
 def _with_copies(eqn: Eqn, copies: Mapping[Var, Var]) -> Eqn:
     primitive = eqn.primitive
-    elementwise = primitive.kind == "elementwise" and isinstance(primitive.lower, np.ufunc)
-    matrices = primitive is dot_general_p and all(a.aval.ndim == 2 for a in eqn.inputs)
-    if not (elementwise or matrices):
+    if primitive.kind != "elementwise" or not isinstance(primitive.lower, np.ufunc):
         return eqn
     inputs = tuple([copies.get(a, a) if type(a) is Var else a for a in eqn.inputs])
     return Eqn(primitive, inputs, eqn.outputs, eqn.params, eqn.source)

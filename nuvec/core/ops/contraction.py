@@ -21,7 +21,7 @@ from nuvec.core.ir import Aval, Eqn, aval
 from nuvec.core.ops.arithmetic import multiply
 from nuvec.core.ops.build import as_operand, normalize_axis, promote_operands
 from nuvec.core.ops.shape import reduced_shape, reshape_p, transpose_p
-from nuvec.core.primitive import Primitive, Space
+from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 
 Axes = tuple[int, ...]
@@ -191,12 +191,11 @@ def _skip(axes: Axes, inserted: int) -> Axes:
     return tuple(a + (a >= inserted) for a in axes)
 
 
-def _dot_memory(eqn: Eqn) -> Space:
+def _dot_memory(eqn: Eqn) -> tuple[int, int]:
     """Operands and products of 16-bit floats are in float32 meanwhile."""
     x, y, out = (a.aval for a in (*eqn.inputs, *eqn.outputs))
     wider = dtypes.accumulation(x.dtype)
-    size = 0 if wider is x.dtype else x.size + y.size + out.size
-    return Space(out.nbytes, size * wider.itemsize)
+    return out.nbytes, 0 if wider is x.dtype else (x.size + y.size + out.size) * wider.itemsize
 
 
 dot_general_p = Primitive(

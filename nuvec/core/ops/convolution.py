@@ -23,7 +23,7 @@ from nuvec.core.errors import DtypeError, ShapeError
 from nuvec.core.ir import Aval, Eqn, aval
 from nuvec.core.ops.columns import Ints, Window, columns_bytes, convolve, correlate
 from nuvec.core.ops.shape import move_axis, reshape_p, transpose_p
-from nuvec.core.primitive import Primitive, Space
+from nuvec.core.primitive import Primitive
 
 # conv_general
 
@@ -119,12 +119,11 @@ def _conv_vmap(
     return _out_of_groups(out, out.ndim - 1, size, window["groups"])
 
 
-def _conv_memory(eqn: Eqn) -> Space:
+def _conv_memory(eqn: Eqn) -> tuple[int, int]:
     """The piece of the columns that is made at a time."""
     x, weight, out = eqn.inputs[0].aval, eqn.inputs[1].aval, eqn.outputs[0].aval
     products = out.size * math.prod(weight.shape[1:])
-    positions = math.prod(out.shape[:-1])
-    return Space(out.nbytes, columns_bytes(x, weight.shape[1:-1], positions, products))
+    return out.nbytes, columns_bytes(x, weight.shape[1:-1], math.prod(out.shape[:-1]), products)
 
 
 conv_general_p: Primitive = Primitive(
@@ -180,10 +179,10 @@ def _weight_vmap(
     return _out_of_groups(out, 0, size, window["groups"])
 
 
-def _weight_memory(eqn: Eqn) -> Space:
+def _weight_memory(eqn: Eqn) -> tuple[int, int]:
     x, c, out = eqn.inputs[0].aval, eqn.inputs[1].aval, eqn.outputs[0].aval
     products, positions = c.size * math.prod(out.shape[1:]), math.prod(c.shape[:-1])
-    return Space(out.nbytes, columns_bytes(x, eqn.params["kernel"], positions, products))
+    return out.nbytes, columns_bytes(x, eqn.params["kernel"], positions, products)
 
 
 conv_weight_p: Primitive = Primitive(

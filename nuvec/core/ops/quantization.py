@@ -45,7 +45,7 @@ from nuvec.core.ops.blocks import (
 from nuvec.core.ops.contraction import matmul
 from nuvec.core.ops.packing import WORD, plane_count
 from nuvec.core.ops.shape import broadcast_to_p, move_axis, reshape_p, sum, transpose_p
-from nuvec.core.primitive import Primitive, Space
+from nuvec.core.primitive import Primitive
 from nuvec.core.threads import thread_count
 
 # Shapes
@@ -246,19 +246,18 @@ def _matmul_vmap(primitive: Callable[[], Primitive]) -> Any:
     return vmap
 
 
-def _memory(blocks: int) -> Callable[[Eqn], Space]:
+def _memory(blocks: int) -> Callable[[Eqn], tuple[int, int]]:
     """So many blocks for each thread, and bytes of one; the operands in their working dtype, or
     ordered plane after plane."""
 
-    def memory(eqn: Eqn) -> Space:
+    def memory(eqn: Eqn) -> tuple[int, int]:
         out = eqn.outputs[0].aval
         wide = dtypes.accumulation(out.dtype).itemsize
         passing = thread_count() * BLOCK * (blocks * wide + 2)
         for a in eqn.inputs:
             if dtypes.is_floating(a.aval.dtype):
                 passing += wide * a.aval.size
-        passing += wide * out.size if wide != out.dtype.itemsize else 0
-        return Space(out.nbytes, passing)
+        return out.nbytes, passing + (wide * out.size if wide != out.dtype.itemsize else 0)
 
     return memory
 

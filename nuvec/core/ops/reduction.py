@@ -40,7 +40,7 @@ from nuvec.core.ops.shape import (
 )
 from nuvec.core.ops.shape import sum as plain_sum
 from nuvec.core.ops.structure import concatenate, slice_axis
-from nuvec.core.primitive import NOT_DIFFERENTIABLE, Primitive, Space
+from nuvec.core.primitive import NOT_DIFFERENTIABLE, Primitive
 from nuvec.core.tiling import Role, Rows, Tile, has_rows
 from nuvec.core.traceback import filtered
 
@@ -320,11 +320,11 @@ def _arg_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
     return Tile({"axis": axis - lead + 1}, (Role.CUT,))
 
 
-def _arg_memory(eqn: Eqn) -> Space:
+def _arg_memory(eqn: Eqn) -> tuple[int, int]:
     """NumPy looks at a copy with the axis last, and points with intp."""
     x, out = eqn.inputs[0].aval, eqn.outputs[0].aval
     copied = eqn.params["axis"] != x.ndim - 1
-    return Space(out.nbytes, 8 * out.size + copied * x.nbytes)
+    return out.nbytes, 8 * out.size + copied * x.nbytes
 
 
 argmax_p: Primitive = Primitive(

@@ -27,7 +27,7 @@ from nuvec.core.ops.build import (
 from nuvec.core.ops.choosing import choose, is_zero, working_elements
 from nuvec.core.ops.comparison import as_condition, equal, greater, less
 from nuvec.core.ops.shape import unbroadcast
-from nuvec.core.primitive import Primitive, Space
+from nuvec.core.primitive import Primitive
 from nuvec.core.traceback import filtered
 
 # where: linear in x and y together
@@ -48,10 +48,10 @@ def _where_transpose(i: int, c: Array, out: Array, condition: Array, x: Array, y
     return unbroadcast(where(condition, 0, c), y.shape)
 
 
-def _where_memory(eqn: Eqn) -> Space:
+def _where_memory(eqn: Eqn) -> tuple[int, int]:
     out = eqn.outputs[0].aval
     masked = any(isinstance(a, Literal) and is_zero(a.value) for a in eqn.inputs[1:])
-    return Space(out.nbytes, working_elements(out.size, masked) * out.dtype.itemsize)
+    return out.nbytes, working_elements(out.size, masked) * out.dtype.itemsize
 
 
 where_p = Primitive(

@@ -21,7 +21,7 @@ from nuvec.core.ops.build import (
     sizes_of,
 )
 from nuvec.core.ops.summation import reduced_sum
-from nuvec.core.primitive import Primitive, Space
+from nuvec.core.primitive import Primitive
 from nuvec.core.tiling import Role, Rows, Tile, aligned_roles, has_rows
 from nuvec.core.traceback import filtered
 
@@ -297,11 +297,11 @@ def _sum_tile(eqn: Eqn, rows: Rows, count: int) -> Tile | None:
     return Tile({"axes": (0, *rest)}, (Role.CUT,), partial=True)
 
 
-def _sum_memory(eqn: Eqn) -> Space:
+def _sum_memory(eqn: Eqn) -> tuple[int, int]:
     """What is summed in a wider dtype is converted first."""
     x, out = eqn.inputs[0].aval, eqn.outputs[0].aval
     wider = dtypes.accumulation(x.dtype)
-    return Space(out.nbytes, 0 if wider == x.dtype else x.size * wider.itemsize)
+    return out.nbytes, 0 if wider == x.dtype else x.size * wider.itemsize
 
 
 sum_p: Primitive = Primitive(

@@ -6,7 +6,7 @@ import logging
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nuvec.core.errors import PeerError
 from nuvec.distributed.transports.job import Job, show
@@ -95,6 +95,141 @@ class _Unproven:
             return peer
 
 
+Place = tuple[int, int]
+"""A connection to come: the rank, and which of the sockets between the two it is."""
+
+
+class Acceptor:
+    """The connections that other ranks are to make to this one, taken in as they come.
+
+    `step` takes in what is there, so that it can go on while this rank is busy with connections
+    that it makes itself.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        identity: Identity,
+        listeners: Sequence[socket.socket],
+        wanted: Mapping[Place, int],
+        connected: Connected,
+        look: Callable[[], None] | None = None,
+    ) -> None:
+        """Fill `connected`: what comes at a place of `wanted` goes under the number given there.
+
+        `look` is called again and again meanwhile; by default it looks whether those of `connected`
+        are still there.
+        """
+        self._job, self._identity = job, identity
+        self._wanted, self._connected = dict(wanted), connected
+        self._look = look or (lambda: check_alive(connected))
+        self._expected = {rank for rank, _ in wanted}
+        self._taken: set[Place] = set()
+        self._unproven: dict[socket.socket, _Unproven] = {}
+        self._claims: set[tuple[int, str]] = set()
+        self._selector = selectors.DefaultSelector()
+        self._open = {listener for listener in listeners if self._wanted}
+        for listener in self._open:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ)
+
+    def close(self) -> None:
+        """Drop who has not proved anything. The listeners are their owner's."""
+        for sock in self._unproven:
+            sock.close()
+        self._selector.close()
+
+    def run(self, deadline: float) -> None:
+        """Return when all are there; `PeerError` at the deadline, which names who is not."""
+        job = self._job
+        started = time.monotonic()
+        warned = False
+        while len(self._taken) < len(self._wanted):
+            now = time.monotonic()
+            missing = sorted({rank for rank, _ in self._wanted.keys() - self._taken})
+            if now >= deadline:
+                raise PeerError(
+                    f"rank {job.rank} waited {job.timeout:.0f} s (NUVEC_TIMEOUT) for ranks "
+                    f"{_where(job, missing)} to connect"
+                    + "".join(sorted(f"; {why}" for _, why in self._claims)[:4])
+                )
+            if not warned and now - started >= job.warn_after:
+                warned = True
+                _log.warning(
+                    "rank %d has waited %.0f s for ranks %s to connect",
+                    job.rank,
+                    now - started,
+                    _where(job, missing),
+                )
+            self.step(deadline - now)
+
+    def step(self, seconds: float, also: socket.socket | None = None) -> None:
+        """Wait for at most `seconds`, or until `also` has something to read, and take in what has
+        come. Raises `PeerError` when one who had connected is gone again."""
+        self._look()
+        now = time.monotonic()
+        for late in [s for s, u in self._unproven.items() if now >= u.deadline]:
+            self._drop(late, f"it did not prove itself within {HANDSHAKE_SECONDS:.0f} s")
+        if also is not None:
+            self._selector.register(also, selectors.EVENT_READ)
+        try:
+            ready = self._selector.select(max(0.0, min(LOOK_SECONDS, seconds)))
+        finally:
+            if also is not None:
+                self._selector.unregister(also)
+        for key, _ in ready:
+            sock: socket.socket = key.fileobj  # type: ignore[assignment]
+            if sock in self._open:
+                self._admit(sock)
+            elif sock in self._unproven:
+                self._hear(sock)
+
+    def _admit(self, listener: socket.socket) -> None:
+        fresh = _accept_one(listener)
+        if fresh is None:
+            return
+        if len(self._unproven) >= MAX_UNPROVEN:
+            self._drop(next(iter(self._unproven)), "too many unproven connections")
+        handshake = accept_side(self._identity, self._taken, self._expected)
+        self._unproven[fresh] = _Unproven(fresh, handshake)
+        self._selector.register(fresh, selectors.EVENT_READ)
+
+    def _hear(self, sock: socket.socket) -> None:
+        try:
+            peer = self._unproven[sock].read()
+        except BlockingIOError:
+            return
+        except (Stranger, OSError) as error:
+            self._drop(sock, error)
+            return
+        if peer is not None:
+            self._selector.unregister(sock)
+            del self._unproven[sock]
+            tune(sock)
+            place = (peer.rank, peer.channel)
+            self._taken.add(place)
+            self._connected[self._wanted[place]] = (sock, peer)
+
+    def _drop(self, sock: socket.socket, why: object) -> None:
+        # Who claims to be a rank comes again and again; it is said once.
+        claim = getattr(why, "claim", None)
+        known = claim is not None and (claim, str(why)) in self._claims
+        if claim is None or (not known and len(self._claims) < MAX_CLAIMS):
+            _log.warning(
+                "rank %d dropped a connection from %s: %s", self._job.rank, _who(sock), why
+            )
+        if claim is not None and len(self._claims) < MAX_CLAIMS:
+            self._claims.add((claim, str(why)))
+        self._selector.unregister(sock)
+        del self._unproven[sock]
+        sock.close()
+
+
+def higher_ranks(job: Job) -> dict[Place, int]:
+    """Who connects to a rank of a mesh: every higher one, once."""
+    return {(rank, 0): rank for rank in range(job.rank + 1, len(job.addresses))}
+
+
 def accept_higher(
     job: Job,
     identity: Identity,
@@ -102,76 +237,12 @@ def accept_higher(
     connected: Connected,
     deadline: float,
 ) -> None:
-    size = len(job.addresses)
-    taken = set(connected)
-    unproven: dict[socket.socket, _Unproven] = {}
-    claims: set[tuple[int, str]] = set()
-    started = time.monotonic()
-    warned = False
-    with selectors.DefaultSelector() as selector:
-
-        def drop(sock: socket.socket, why: object) -> None:
-            # Who claims to be a rank comes again and again; it is said once.
-            claim = getattr(why, "claim", None)
-            if claim is None or ((claim, str(why)) not in claims and len(claims) < MAX_CLAIMS):
-                _log.warning("rank %d dropped a connection from %s: %s", job.rank, _who(sock), why)
-            if claim is not None and len(claims) < MAX_CLAIMS:
-                claims.add((claim, str(why)))
-            selector.unregister(sock)
-            del unproven[sock]
-            sock.close()
-
-        for listener in listeners:
-            listener.setblocking(False)
-            selector.register(listener, selectors.EVENT_READ)
-        try:
-            while len(connected) < size - 1:
-                now = time.monotonic()
-                missing = [r for r in range(job.rank + 1, size) if r not in connected]
-                if now >= deadline:
-                    raise PeerError(
-                        f"rank {job.rank} waited {job.timeout:.0f} s (NUVEC_TIMEOUT) for ranks "
-                        f"{_where(job, missing)} to connect"
-                        + "".join(sorted(f"; {why}" for _, why in claims)[:4])
-                    )
-                check_alive(connected)
-                if not warned and now - started >= job.warn_after:
-                    warned = True
-                    _log.warning(
-                        "rank %d has waited %.0f s for ranks %s to connect",
-                        job.rank,
-                        now - started,
-                        _where(job, missing),
-                    )
-                for sock in [s for s, u in unproven.items() if now >= u.deadline]:
-                    drop(sock, f"it did not prove itself within {HANDSHAKE_SECONDS:.0f} s")
-                for key, _ in selector.select(min(LOOK_SECONDS, deadline - now)):
-                    sock = key.fileobj  # type: ignore[assignment]
-                    if sock not in unproven:
-                        fresh = _accept_one(sock)
-                        if fresh is None:
-                            continue
-                        if len(unproven) >= MAX_UNPROVEN:
-                            drop(next(iter(unproven)), "too many unproven connections")
-                        unproven[fresh] = _Unproven(fresh, accept_side(identity, taken))
-                        selector.register(fresh, selectors.EVENT_READ)
-                        continue
-                    try:
-                        peer = unproven[sock].read()
-                    except BlockingIOError:
-                        continue
-                    except (Stranger, OSError) as error:
-                        drop(sock, error)
-                        continue
-                    if peer is not None:
-                        selector.unregister(sock)
-                        del unproven[sock]
-                        tune(sock)
-                        taken.add(peer.rank)
-                        connected[peer.rank] = (sock, peer)
-        finally:
-            for sock in unproven:
-                sock.close()
+    """Accept every higher rank into `connected`."""
+    acceptor = Acceptor(job, identity, listeners, higher_ranks(job), connected)
+    try:
+        acceptor.run(deadline)
+    finally:
+        acceptor.close()
 
 
 def _accept_one(listener: socket.socket) -> socket.socket | None:

@@ -26,6 +26,9 @@ DEFAULT_TIMEOUT = 300.0
 WARN_AFTER = 10.0
 """Seconds after which a waiting rank says whom it waits for."""
 
+LONGEST_WAIT = 1e6
+"""Seconds after which a wait is begun anew if the timeout is longer: the system's have limits."""
+
 
 def again(error: DistributedError) -> DistributedError:
     """A new error like `error`, for another thread or a later call to raise."""

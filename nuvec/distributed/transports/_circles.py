@@ -15,7 +15,7 @@ last, when all others are in their waits.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from nuvec.core.errors import DistributedError
@@ -41,8 +41,11 @@ class _Wait(NamedTuple):
 class Circles:
     """One rank's part in finding circles."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, sent: Callable[[Question], bool] = lambda question: True) -> None:
+        """`sent` says whether a rank that is in the collective of a question has sent the frame
+        that it asks for; where it sends all of them at once, it has."""
         self._rank = rank
+        self._has_sent = sent
         self._serial = 0
         """Numbers this rank's waits: a question belongs to one."""
         self._begun: dict[int, int] = {}
@@ -67,42 +70,54 @@ class Circles:
 
     # Questions.
 
-    def ask(self, call: Call, group: int, text: str, missing: Iterable[Link]) -> None:
-        """Ask those this rank waits for."""
+    def ask(self, call: Call, group: int, text: str, missing: Mapping[Link, int]) -> None:
+        """Ask those this rank waits for; `missing` has the step of the frame each is to bring."""
         self._pass_on((self._rank, self._serial), "", _Wait(call, group, text), missing)
 
     def answer(
-        self, question: Question, call: Call, group: int, text: str, missing: Iterable[Link]
-    ) -> None:
-        """Look at a question while waiting; raises `MismatchError` if it has come round."""
+        self, question: Question, call: Call, group: int, text: str, missing: Mapping[Link, int]
+    ) -> bool:
+        """Look at a question while waiting; raises `MismatchError` if it has come round.
+
+        Returns whether the rank that asks waits for something this rank has not sent.
+        """
         head, origin, sides = question.head, question.origin, question.sides
         if head.op == Op.RECV:
             if self._sent.get((head.group, question.asker), 0) > head.seq:
-                return
-        elif self._begun.get(head.group, 0) > head.seq:
-            return
+                return False
+        else:
+            begun = self._begun.get(head.group, 0)
+            if begun > head.seq + 1 or (begun == head.seq + 1 and self._has_sent(question)):
+                return False
         if origin == (self._rank, self._serial):
             raise circle(sides)
         if origin[0] != self._rank and origin not in self._asked:
             self._asked.add(origin)
             self._pass_on(origin, sides, _Wait(call, group, text), missing)
+        return True
 
     def _pass_on(
-        self, origin: tuple[int, int], sides: str, wait: _Wait, missing: Iterable[Link]
+        self, origin: tuple[int, int], sides: str, wait: _Wait, missing: Mapping[Link, int]
     ) -> None:
         sides += f"{_SIDE if sides else ''}rank {self._rank} is at {wait.text}"
         payload = _ORIGIN.pack(*origin) + sides.encode()[: MAX_REASON - _ORIGIN.size]
         call = wait.call
-        head = pack_head(Kind.WAITING, call.op, -1, 0, wait.group, call.seq, 0, len(payload))
-        for link in missing:
+        for link, step in missing.items():
             if not (link.left or link.ended):
-                link.push([head + payload])
+                link.aside(
+                    [
+                        pack_head(
+                            Kind.WAITING, call.op, -1, step, wait.group, call.seq, 0, len(payload)
+                        ),
+                        payload,
+                    ]
+                )
 
 
 class Question(NamedTuple):
     """A WAITING frame: what the rank `asker` waits for, and who asked first."""
 
-    asker: int
+    link: Link
     head: Head
     origin: tuple[int, int]
     sides: str
@@ -114,4 +129,9 @@ class Question(NamedTuple):
             raise DistributedError(f"malformed frame: {head}")
         rank, serial = _ORIGIN.unpack_from(payload)
         sides = payload[_ORIGIN.size :].decode(errors="replace")
-        return cls(link.peer.rank, head, (rank, serial), sides)
+        return cls(link, head, (rank, serial), sides)
+
+    @property
+    def asker(self) -> int:
+        """The rank of the job that waits."""
+        return self.link.peer.rank

@@ -10,10 +10,13 @@ is kept in `early`; one that is asked for first goes straight into the buffers o
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
+import termios
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,6 +105,12 @@ class Link:
         self.posted: dict[Key, Receive] = {}
         self.questions: list[tuple[Head, bytes]] = []
         """WAITING frames that nobody has looked at."""
+        self.notes: list[tuple[Head, bytes]] = []
+        """BLOCKED frames likewise."""
+        self.blames = ""
+        """Whom the peer waits for itself, where it has said so."""
+        self.awaited = False
+        """Whether its owner waits for a large frame to arrive here."""
         self.pending: deque[memoryview[Any]] = deque()
         """What the kernel has not yet taken of the frames sent."""
         self.writing = False
@@ -125,6 +134,45 @@ class Link:
         self.pending.extend(memoryview(part) for part in parts if len(part))
         self.flush()
 
+    def aside(self, parts: Sequence[bytes | memoryview[Any]]) -> None:
+        """Send a question, or the answer to one: it is no sign of progress."""
+        active = self.last_active
+        self.push(parts)
+        self.last_active = active
+
+    def wants_room(self) -> bool:
+        """Whether the owner has to call `flush` once there is room to write."""
+        return bool(self.pending)
+
+    def wake_when_written(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when nothing is pending any more, unless that is up to the owner."""
+
+    def unacknowledged(self) -> bool:
+        """Whether TCP has bytes that the peer's kernel has not acknowledged."""
+        if self.sock.family == socket.AF_UNIX or self.ended:
+            return False
+        try:
+            raw = fcntl.ioctl(self.fd, termios.TIOCOUTQ, b"\0" * 4)
+        except OSError:
+            return False
+        return bool(struct.unpack("i", raw)[0])
+
+    def shutdown(self, how: int) -> None:
+        """End the connection in one direction or both, if it has not ended."""
+        try:
+            self.sock.shutdown(how)
+        except OSError:
+            pass
+
+    def cut(self) -> None:
+        """End the connection without what is pending: the peer could not tell where that stops."""
+        self.pending.clear()
+        self.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.sock.close()
+
     def flush(self) -> None:
         """Write as much of what is pending as the kernel takes."""
         pending = self.pending
@@ -132,7 +180,10 @@ class Link:
             batch = list(pending)[:64] if len(pending) > 64 else pending
             self.writing = True
             try:
-                sent = self.sock.send(pending[0]) if len(pending) == 1 else self.sock.sendmsg(batch)
+                if len(pending) == 1:
+                    sent = self.sock.send(pending[0], socket.MSG_DONTWAIT)
+                else:
+                    sent = self.sock.sendmsg(batch, (), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 self.writing = False
                 return
@@ -156,7 +207,9 @@ class Link:
     def discard(self) -> None:
         """Throw away what has arrived: of a broken group nothing is wanted any more."""
         try:
-            self.ended = self.ended or self.sock.recv_into(self._buffer) == 0
+            self.ended = (
+                self.ended or self.sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT) == 0
+            )
         except BlockingIOError:
             return
         except OSError:
@@ -185,10 +238,10 @@ class Link:
         direct = self._current is not None and self._start == self._end and self._targets
         try:
             if direct:
-                count = self.sock.recv_into(self._targets[0])
+                count = self._receive(self._targets[0])
             else:
                 self._make_room()
-                count = self.sock.recv_into(self._view[self._end :])
+                count = self.sock.recv_into(self._room(), 0, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -201,14 +254,22 @@ class Link:
             if not self.left:
                 raise Lost(self, "the connection was closed")
             return
-        self.last_active = time.monotonic()
         if direct:
+            self.last_active = time.monotonic()
             self._advance(count)
             if not self._targets:
                 self._complete()
         else:
             self._end += count
             self._parse()
+
+    def _receive(self, target: memoryview[Any]) -> int:
+        """Receive some of the payload that comes next; how much."""
+        return self.sock.recv_into(target, 0, socket.MSG_DONTWAIT)
+
+    def _room(self) -> memoryview[Any]:
+        """Where to read what is not known yet."""
+        return self._view[self._end :]
 
     def _make_room(self) -> None:
         if self._start == self._end:
@@ -250,6 +311,9 @@ class Link:
         if head.kind == Kind.BYE:
             self.left = True
             return
+        # Questions and answers to them are no sign of progress.
+        if head.kind in (Kind.COLLECTIVE, Kind.POINT_TO_POINT):
+            self.last_active = time.monotonic()
         key = (head.kind, head.group, head.seq, head.step)
         receive = self.posted.pop(key, None)
         if receive is None:
@@ -300,6 +364,8 @@ class Link:
             raise Aborted(self, reason, receive.head.peer == 1)
         if receive.head.kind == Kind.WAITING:
             self.questions.append((receive.head, bytes(receive.payload)))
+        if receive.head.kind == Kind.BLOCKED:
+            self.notes.append((receive.head, bytes(receive.payload)))
         if receive.heir is not None:
             _inherit(receive.heir, receive)
 

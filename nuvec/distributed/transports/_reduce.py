@@ -30,6 +30,11 @@ def check_reducible(op: Op, dtype: np.dtype[Any]) -> None:
         raise DtypeError(f"{op.label} of {dtype}: complex numbers have no order")
 
 
+def is_widened(op: Op, dtype: np.dtype[Any]) -> bool:
+    """Whether the partial results of `op` are float32, to be rounded to `dtype` in the end."""
+    return dtype in _ACCUMULATED_IN_FLOAT32 and op in (Op.ALL_SUM, Op.SUM_SCATTER)
+
+
 def fold(op: Op, values: Sequence[Buffer], out: Buffer) -> None:
     """Write the left fold of `values` (in rank order, at least one) into `out`.
 

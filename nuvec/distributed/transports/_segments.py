@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nuvec.distributed.communicator import Buffer
@@ -56,20 +57,34 @@ class Segment:
         return rank * self.block_lengths[piece.array] if self.block_lengths else 0
 
 
-def cut(arrays: Sequence[Buffer], size: int, each_rank_has_all: bool = False) -> list[Segment]:
-    """Cut `arrays` for `size` ranks.
+def cut(
+    arrays: Sequence[Buffer],
+    size: int,
+    each_rank_has_all: bool = False,
+    part_bytes: int = PART_BYTES,
+) -> list[Segment]:
+    """Cut `arrays` for `size` ranks, into parts of at most `part_bytes`, rounded down to `ALIGN`.
 
     Normally each rank's part of a segment is a different stretch of the layout. With
     `each_rank_has_all`, `arrays` are one rank's blocks of a scatter: the parts are the same stretch
     of every rank's block. There is always at least one segment, so that every call has a step 0.
     """
-    item_sizes = [array.itemsize for array in arrays]
+    layout = tuple([(array.size, array.itemsize) for array in arrays])
+    return _cut(layout, size, each_rank_has_all, part_bytes)
+
+
+@lru_cache(maxsize=64)
+def _cut(
+    arrays: tuple[tuple[int, int], ...], size: int, each_rank_has_all: bool, part_bytes: int
+) -> list[Segment]:
+    """As `cut`, of arrays given as (elements, bytes of one); training cuts the same ones again."""
+    item_sizes = [item for _, item in arrays]
     offsets = []
     total = 0
-    for array in arrays:
+    for count, item in arrays:
         offsets.append(total)
-        total += -(-array.nbytes // ALIGN) * ALIGN
-    ends = [offset + array.nbytes for offset, array in zip(offsets, arrays, strict=True)]
+        total += -(-count * item // ALIGN) * ALIGN
+    ends = [offset + n * item for offset, (n, item) in zip(offsets, arrays, strict=True)]
 
     def pieces(low: int, high: int, shifts: Sequence[int]) -> list[Piece]:
         found = []
@@ -85,15 +100,16 @@ def cut(arrays: Sequence[Buffer], size: int, each_rank_has_all: bool = False) ->
         return found
 
     none = [0] * len(arrays)
-    stride = PART_BYTES if each_rank_has_all else PART_BYTES * size
+    part_bytes = part_bytes // ALIGN * ALIGN
+    stride = part_bytes if each_rank_has_all else part_bytes * size
     segments = []
     for low in range(0, max(total, 1), stride):
         high = min(low + stride, total)
         if each_rank_has_all:
             part = high - low
-            shifts = [[rank * array.size for array in arrays] for rank in range(size)]
+            shifts = [[rank * count for count, _ in arrays] for rank in range(size)]
             parts = [pieces(low, high, shifts[rank]) for rank in range(size)]
-            blocks = [array.size for array in arrays]
+            blocks = [count for count, _ in arrays]
         else:
             part = -(-(high - low) // (size * ALIGN)) * ALIGN
             bounds = [min(low + rank * part, high) for rank in range(size + 1)]

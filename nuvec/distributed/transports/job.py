@@ -6,7 +6,7 @@ import errno
 import ipaddress
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nuvec.core.errors import ConfigurationError
 from nuvec.distributed.transports._checked import DEFAULT_TIMEOUT, WARN_AFTER
@@ -29,10 +29,16 @@ class Address:
     host: str
     unix: str | None = None
     tcp: tuple[str, int] | None = None
+    more: tuple[tuple[str, int], ...] = ()
+    """Further TCP addresses, over other links of the network; a ring uses all of them."""
+
+    def every_tcp(self) -> tuple[tuple[str, int], ...]:
+        """All its TCP addresses."""
+        return () if self.tcp is None else (self.tcp, *self.more)
 
     def is_private(self) -> bool:
         """Whether nobody outside this machine can reach it."""
-        return self.tcp is None or ipaddress.ip_address(self.tcp[0]).is_loopback
+        return all(ipaddress.ip_address(host).is_loopback for host, _ in self.every_tcp())
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Job:
 
     rank: int
     addresses: tuple[Address, ...]
-    secret: bytes = b""
+    secret: bytes = field(default=b"", repr=False)
     name: str = "nuvec"
     timeout: float = DEFAULT_TIMEOUT
     warn_after: float = WARN_AFTER

@@ -22,6 +22,7 @@ from nuvec.distributed.communicator import Buffer, Communicator, Spec
 from nuvec.distributed.transports._call import Call, Op, circle, mismatch
 from nuvec.distributed.transports._checked import (
     DEFAULT_TIMEOUT,
+    LONGEST_WAIT,
     WARN_AFTER,
     CheckedCommunicator,
     again,
@@ -110,7 +111,7 @@ class _World:
                         missing,
                     )
                 next_event = self.timeout if warned else min(self.timeout, WARN_AFTER)
-                self.changed.wait(max(0.0, next_event - waited))
+                self.changed.wait(min(max(0.0, next_event - waited), LONGEST_WAIT))
         finally:
             del self.waiting[rank]
 

@@ -6,30 +6,33 @@ each rank folds all of them. Larger reductions are cut into segments; in each, e
 its own part of the segment, received from all, and sends the result to all. The next segment is on
 its way while one is folded, and a segment is small enough to be folded in cache. In both cases
 every element is folded in rank order.
+
+Where all ranks of a group are on one host, all this goes through shared memory instead, with the
+same bits (`SharedCollective`). Messages from one rank to another always use the sockets.
 """
 
 from __future__ import annotations
 
-import functools
-import os
-import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from nuvec.core.errors import DistributedError
 from nuvec.distributed.communicator import Buffer, Communicator, Spec
-from nuvec.distributed.transports._call import Call, Op, mismatch
+from nuvec.distributed.transports._call import Call, Op
 from nuvec.distributed.transports._checked import CheckedCommunicator
-from nuvec.distributed.transports._link import Link, Receive
+from nuvec.distributed.transports._forks import close_after_fork
+from nuvec.distributed.transports._frames import Frame, post, push
+from nuvec.distributed.transports._link import Link
 from nuvec.distributed.transports._links import At, Links
+from nuvec.distributed.transports._own_mail import OwnMail
 from nuvec.distributed.transports._reduce import fold
-from nuvec.distributed.transports._segments import Segment, cut
+from nuvec.distributed.transports._segments import PART_BYTES, Segment, cut
+from nuvec.distributed.transports._shared import SharedCollective, pack_call
+from nuvec.distributed.transports._shared_memory import SharedMemory, share
 from nuvec.distributed.transports._specs import as_bytes
 from nuvec.distributed.transports.connect import connect
 from nuvec.distributed.transports.job import Job
-from nuvec.distributed.transports.wire import Kind, pack_head
 
 __all__ = ["MeshCommunicator", "mesh_communicator"]
 
@@ -37,22 +40,34 @@ SMALL = 1 << 16
 """Up to this many bytes a reduction sends everything to everyone."""
 
 _REDUCTIONS = (Op.ALL_SUM, Op.ALL_MAX, Op.ALL_MIN)
-_Frame = tuple[Link, Receive]
 
 
 class MeshCommunicator(CheckedCommunicator):
     """One rank's end of a mesh, or of a group split from it (which shares its sockets)."""
 
-    def __init__(self, links: Links, rank: int, members: Sequence[int], group: int) -> None:
+    part_bytes = PART_BYTES
+    """A rank's part of a segment."""
+
+    def __init__(
+        self,
+        links: Links,
+        rank: int,
+        members: Sequence[int],
+        group: int,
+        memory: SharedMemory | None = None,
+    ) -> None:
+        """`memory` is what this rank shares with those of its host, in this group or not."""
         super().__init__(rank, members, group)
         self._links = links
+        self._all_memory = memory
+        self._memory = memory if memory is not None and memory.joins(self._members) else None
         self._me = self._members[rank]
         self._peers = [
             (index, links.links[member])
             for index, member in enumerate(self._members)
             if index != rank
         ]
-        self._mail_to_self: dict[int, tuple[Call, list[Buffer]]] = {}
+        self._own_mail = OwnMail()
         self._scratch: dict[tuple[int, int], Buffer] = {}
         links.members[group] = self._members
 
@@ -64,12 +79,14 @@ class MeshCommunicator(CheckedCommunicator):
         self._links.check_usable()
 
     def _subgroup(self, rank: int, members: Sequence[int], group: int) -> Communicator:
-        return MeshCommunicator(self._links, rank, members, group)
+        return type(self)(self._links, rank, members, group, self._all_memory)
 
     def close(self) -> None:
         self._closed = True
         if self._group == 0:
             self._links.close()
+            if self._all_memory is not None:
+                self._all_memory.close()
 
     def abort(self, reason: str) -> None:
         self._links.abort(reason)
@@ -78,24 +95,29 @@ class MeshCommunicator(CheckedCommunicator):
 
     def _collective(self, call: Call, arrays: list[Buffer]) -> list[Buffer]:
         at = At(self._me, call, self._group, self._members)
-        with self._links.lock:
-            try:
-                self._links.circles.begin(self._group, call.seq)
-                if call.op in _REDUCTIONS:
-                    if sum([array.nbytes for array in arrays]) <= SMALL:
-                        return self._reduce_small(at, arrays)
-                    return self._reduce_large(at, arrays)
-                if call.op is Op.SUM_SCATTER:
-                    return self._sum_scatter(at, arrays)
-                return self._move(at, arrays)
-            except BaseException as error:
-                raise self._links.failed(error, at) from None
+        return self._links.call(at, lambda: self._run(at, arrays))
+
+    def _run(self, at: At, arrays: list[Buffer]) -> list[Buffer]:
+        call = at.call
+        self._links.circles.begin(self._group, call.seq)
+        announced = pack_call(call, self._group) if self._memory is not None else None
+        if self._memory is not None and announced is not None:
+            return SharedCollective(
+                self._memory, self._links, at, self._rank, self._peers, announced, arrays
+            ).run()
+        if call.op in _REDUCTIONS:
+            if sum([array.nbytes for array in arrays]) <= SMALL:
+                return self._reduce_small(at, arrays)
+            return self._reduce_large(at, arrays)
+        if call.op is Op.SUM_SCATTER:
+            return self._sum_scatter(at, arrays)
+        return self._move(at, arrays)
 
     def _reduce_small(self, at: At, arrays: list[Buffer]) -> list[Buffer]:
         parts = [as_bytes(array) for array in arrays]
-        frames = [self._post(at, 0, link, None) for _, link in self._peers]
+        frames = [post(at, 0, link, None) for _, link in self._peers]
         for _, link in self._peers:
-            self._push(at, 0, link, parts)
+            push(at, 0, link, parts)
         self._links.wait(frames, at, [link for _, link in self._peers])
         payloads = [receive.payload for _, receive in frames]
         results = []
@@ -115,21 +137,21 @@ class MeshCommunicator(CheckedCommunicator):
         outs = [np.empty_like(array) for array in arrays]
         flat_in = [array.reshape(-1) for array in arrays]
         flat_out = [out.reshape(-1) for out in outs]
-        segments = cut(arrays, self.size)
+        segments = cut(arrays, self.size, part_bytes=self.part_bytes)
 
-        def start(k: int) -> tuple[list[_Frame], list[_Frame]]:
+        def start(k: int) -> tuple[list[Frame], list[Frame]]:
             # The results are asked for along with the parts, so that a faster peer's result never
             # has to be kept aside.
             parts = self._post_parts(at, 2 * k, segments[k])
             results = [
-                self._post(at, 2 * k + 1, link, segments[k].views(flat_out, peer))
+                post(at, 2 * k + 1, link, segments[k].views(flat_out, peer))
                 for peer, link in self._peers
             ]
             for peer, link in self._peers:
-                self._push(at, 2 * k, link, segments[k].views(flat_in, peer))
+                push(at, 2 * k, link, segments[k].views(flat_in, peer))
             return parts, results
 
-        waiting: list[_Frame] = []
+        waiting: list[Frame] = []
         following = start(0)
         for k, segment in enumerate(segments):
             parts, results = following
@@ -139,7 +161,7 @@ class MeshCommunicator(CheckedCommunicator):
             self._fold_parts(at, k, segment, flat_in, flat_out)
             mine = segment.views(flat_out, self._rank)
             for _, link in self._peers:
-                self._push(at, 2 * k + 1, link, mine)
+                push(at, 2 * k + 1, link, mine)
             waiting = [frame for frame in waiting if not frame[1].done] + results
         self._links.wait(waiting, at, [link for _, link in self._peers])
         return outs
@@ -149,12 +171,12 @@ class MeshCommunicator(CheckedCommunicator):
         outs = [np.empty_like(block) for block in blocks]
         flat_in = [array.reshape(-1) for array in arrays]
         flat_out = [out.reshape(-1) for out in outs]
-        segments = cut(blocks, self.size, each_rank_has_all=True)
+        segments = cut(blocks, self.size, True, self.part_bytes)
 
-        def start(k: int) -> list[_Frame]:
+        def start(k: int) -> list[Frame]:
             parts = self._post_parts(at, 2 * k, segments[k])
             for peer, link in self._peers:
-                self._push(at, 2 * k, link, segments[k].views(flat_in, peer))
+                push(at, 2 * k, link, segments[k].views(flat_in, peer))
             return parts
 
         following = start(0)
@@ -167,7 +189,7 @@ class MeshCommunicator(CheckedCommunicator):
         self._links.wait([], at, [link for _, link in self._peers])
         return outs
 
-    def _post_parts(self, at: At, step: int, segment: Segment) -> list[_Frame]:
+    def _post_parts(self, at: At, step: int, segment: Segment) -> list[Frame]:
         """Ask for the peers' values of this rank's part of a segment, into scratch memory."""
         parity = step // 2 % 2
         frames = []
@@ -178,7 +200,7 @@ class MeshCommunicator(CheckedCommunicator):
                 scratch = np.empty(segment.scratch_bytes, np.uint8)
                 self._scratch[peer, parity] = scratch
             targets = segment.scratch_views(scratch, self._rank)
-            frames.append(self._post(at, step, link, targets))
+            frames.append(post(at, step, link, targets))
         return frames
 
     def _fold_parts(
@@ -221,11 +243,11 @@ class MeshCommunicator(CheckedCommunicator):
             else:
                 sent[rank] = arrays
         frames = [
-            self._post(at, 0, link, [as_bytes(array) for array in received[peer]])
+            post(at, 0, link, [as_bytes(array) for array in received[peer]])
             for peer, link in self._peers
         ]
         for peer, link in self._peers:
-            self._push(at, 0, link, [as_bytes(array) for array in sent[peer]])
+            push(at, 0, link, [as_bytes(array) for array in sent[peer]])
         for out, own in zip(received[rank], sent[rank], strict=True):
             out[...] = own
         self._links.wait(frames, at, [link for _, link in self._peers])
@@ -240,61 +262,33 @@ class MeshCommunicator(CheckedCommunicator):
 
     def _send(self, call: Call, arrays: list[Buffer]) -> None:
         if call.peer == self._rank:
-            self._mail_to_self[call.seq] = (call, [array.copy() for array in arrays])
+            self._own_mail.send(call, arrays)
             return
         at = At(self._me, call, self._group, self._members)
         link = self._links.links[self._members[call.peer]]
-        with self._links.lock:
-            try:
-                self._links.poll(0)
-                self._links.check_present(link, at)
-                self._links.circles.send(self._group, link.peer.rank, call.seq)
-                self._push(at, 0, link, [as_bytes(array) for array in arrays])
-                self._links.wait([], at, [link])
-            except BaseException as error:
-                raise self._links.failed(error, at) from None
+
+        def run() -> None:
+            self._links.poll(0)
+            self._links.check_present(link, at)
+            self._links.circles.send(self._group, link.peer.rank, call.seq)
+            push(at, 0, link, [as_bytes(array) for array in arrays])
+            self._links.wait([], at, [link])
+
+        self._links.call(at, run)
 
     def _recv(self, call: Call, specs: list[Spec]) -> list[Buffer]:
         at = At(self._me, call, self._group, self._members)
-        with self._links.lock:
-            try:
-                if call.peer == self._rank:
-                    return self._recv_from_self(at)
-                outs: list[Buffer] = [np.empty(shape, dtype) for shape, dtype in specs]
-                link = self._links.links[self._members[call.peer]]
-                frame = self._post(at, 0, link, [as_bytes(out) for out in outs])
-                self._links.wait([frame], at)
-                return outs
-            except BaseException as error:
-                raise self._links.failed(error, at) from None
 
-    def _recv_from_self(self, at: At) -> list[Buffer]:
-        if at.call.seq not in self._mail_to_self:
-            raise DistributedError(
-                f"rank {self._me} is at {at.text()}, and has sent itself no such message"
-            )
-        sent, arrays = self._mail_to_self.pop(at.call.seq)
-        if sent.specs != at.call.specs:
-            mine = sent.describe(self._members, self._group)
-            raise mismatch((self._me, at.text()), (self._me, mine))
-        return arrays
+        def run() -> list[Buffer]:
+            if call.peer == self._rank:
+                return self._own_mail.recv(at)
+            outs: list[Buffer] = [np.empty(shape, dtype) for shape, dtype in specs]
+            link = self._links.links[self._members[call.peer]]
+            frame = post(at, 0, link, [as_bytes(out) for out in outs])
+            self._links.wait([frame], at)
+            return outs
 
-    # Frames.
-
-    def _post(self, at: At, step: int, link: Link, targets: list[memoryview[Any]] | None) -> _Frame:
-        kind = Kind.COLLECTIVE if at.call.op < Op.SEND else Kind.POINT_TO_POINT
-        return link, link.post((kind, self._group, at.call.seq, step), at.call, targets)
-
-    def _push(self, at: At, step: int, link: Link, parts: list[memoryview[Any]]) -> None:
-        call = at.call
-        kind = Kind.COLLECTIVE if call.op < Op.SEND else Kind.POINT_TO_POINT
-        specs = call.specs if step == 0 else b""
-        length = sum(map(len, parts))
-        head = pack_head(kind, call.op, call.peer, step, self._group, call.seq, len(specs), length)
-        if length <= 4096:
-            link.push([b"".join([head, specs, *parts])])
-        else:
-            link.push([head, specs, *parts])
+        return self._links.call(at, run)
 
 
 def _block(array: Buffer, index: int, count: int) -> Buffer:
@@ -302,23 +296,25 @@ def _block(array: Buffer, index: int, count: int) -> Buffer:
     return array[index * length : (index + 1) * length]
 
 
-_open: weakref.WeakSet[Links] = weakref.WeakSet()
+def mesh_communicator(job: Job, shared: bool = True) -> MeshCommunicator:
+    """Connect to every other rank of `job`; returns when all connections stand.
+
+    Ranks of one host share memory, unless `shared` is false or it cannot be had; then the lowest of
+    them logs why, and they go on without.
+    """
+    return connect_mesh(job, MeshCommunicator, shared)
 
 
-@functools.cache
-def _close_in_forked_children() -> None:
-    def after_fork() -> None:
-        for links in list(_open):
-            links.close_in_child()
-
-    os.register_at_fork(after_in_child=after_fork)
+_Mesh = TypeVar("_Mesh", bound=MeshCommunicator)
 
 
-def mesh_communicator(job: Job) -> MeshCommunicator:
-    """Connect to every other rank of `job`; returns when all connections stand."""
+def connect_mesh(job: Job, kind: type[_Mesh], shared: bool) -> _Mesh:
+    """As `mesh_communicator`, for a communicator of the class `kind`."""
     sockets = connect(job)
+    memory = share(job, sockets) if shared else None
     links = {rank: Link(sock, peer) for rank, (sock, peer) in sockets.items()}
     owner = Links(job.rank, links, job.timeout, job.warn_after)
-    _close_in_forked_children()
-    _open.add(owner)
-    return MeshCommunicator(owner, job.rank, range(len(job.addresses)), 0)
+    if memory is not None:
+        owner.watch(memory.bell, memory.heard)
+    close_after_fork(owner)
+    return kind(owner, job.rank, range(len(job.addresses)), 0, memory)

@@ -22,8 +22,8 @@ import hmac
 import os
 import socket
 import struct
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Collection, Generator
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -39,6 +39,7 @@ __all__ = [
     "Peer",
     "Refused",
     "Stranger",
+    "Wiring",
     "accept_side",
     "connect_side",
     "pack_head",
@@ -57,6 +58,7 @@ class Kind(IntEnum):
     BYE = 3
     ABORT = 4
     WAITING = 5
+    BLOCKED = 6
 
 
 class Head(NamedTuple):
@@ -121,14 +123,25 @@ class Refused(ConfigurationError):
     """The other end is of this job, proved it, and the two cannot be in one world."""
 
 
+class Wiring(IntEnum):
+    """Which ranks connect to which, and what for."""
+
+    MESH = 0
+    RING = 1
+    GLOO = 2
+
+
 @dataclass(frozen=True)
 class Identity:
-    """What a rank needs to prove itself."""
+    """What a rank needs to prove itself, and what both ends of a connection must have alike."""
 
-    secret: bytes
+    secret: bytes = field(repr=False)
     job: str
     world: int
     rank: int
+    wiring: Wiring = Wiring.MESH
+    channels: int = 1
+    """How many sockets there are between two neighbours."""
 
 
 class Peer(NamedTuple):
@@ -137,24 +150,50 @@ class Peer(NamedTuple):
     rank: int
     host: str
     pid: int
+    channel: int = 0
+    """Which of the sockets between the two ranks this is."""
 
 
 Handshake = Generator[bytes | int, bytes, Peer]
 
-_HELLO = struct.Struct("<4sBxxxIII32s64sI")
+_HELLO = struct.Struct("<4sBBBBIII32s64sI")
 _REPLY = struct.Struct("<32s64sI32s")
-_STATUS = struct.Struct("<BI32s")
+_ANSWER = struct.Struct("<BIBB")
 _MAC = 32
-OK, DUPLICATE, WRONG_WORLD = 0, 1, 2
+OK, DUPLICATE, WRONG_WORLD, WRONG_WIRING = 0, 1, 2, 3
 
 
-def _refusal(status: int, rank: int, world: int, by: int, by_world: int) -> str:
-    """Why `rank` cannot join `by`, which each were told the size of their world."""
+class _Told(NamedTuple):
+    """What a rank was told of its job."""
+
+    rank: int
+    world: int
+    wiring: int
+    channels: int
+
+
+def _refusal(status: int, one: _Told, by: _Told) -> str:
+    """Why the rank `one` cannot join the rank `by`."""
     if status == DUPLICATE:
-        return f"rank {rank} is already taken: two processes were started as rank {rank}"
+        return f"rank {one.rank} is already taken: two processes were started as rank {one.rank}"
+    if status == WRONG_WORLD:
+        return (
+            f"rank {one.rank} was started with world size {one.world}, rank {by.rank} with "
+            f"{by.world}: every rank needs the same NUVEC_WORLD_SIZE, or the same host file"
+        )
+    backends = [
+        Wiring(told.wiring).name.lower() if told.wiring in tuple(Wiring) else "another transport"
+        for told in (one, by)
+    ]
+    if one.wiring != by.wiring:
+        return (
+            f"rank {one.rank} was started with the backend {backends[0]}, rank {by.rank} with "
+            f"{backends[1]}: every rank needs the same init(backend=) or NUVEC_BACKEND"
+        )
     return (
-        f"rank {rank} was started with world size {world}, rank {by} with {by_world}: every rank "
-        "needs the same NUVEC_WORLD_SIZE, or the same host file"
+        f"rank {one.rank} was started with {one.channels} sockets for each neighbour, rank "
+        f"{by.rank} with {by.channels}: every rank needs the same NUVEC_RING_SOCKETS, or as many "
+        "addresses in the host file"
     )
 
 
@@ -175,11 +214,12 @@ def _host_text(field: bytes) -> str:
     return field.rstrip(b"\0").decode(errors="replace")
 
 
-def connect_side(identity: Identity, peer_rank: int) -> Handshake:
+def connect_side(identity: Identity, peer_rank: int, channel: int = 0) -> Handshake:
     """The handshake of the end that connected, towards `peer_rank`."""
     nonce = os.urandom(32)
     hello = _HELLO.pack(
-        MAGIC, VERSION, identity.world, identity.rank, peer_rank, nonce, _host_field(), os.getpid()
+        *(MAGIC, VERSION, identity.wiring, channel, identity.channels),
+        *(identity.world, identity.rank, peer_rank, nonce, _host_field(), os.getpid()),
     )
     yield hello
     reply = yield _REPLY.size
@@ -188,23 +228,37 @@ def connect_side(identity: Identity, peer_rank: int) -> Handshake:
     if not hmac.compare_digest(proof, _mac(identity, b"accepts", hello, said)):
         raise Stranger("the other end does not know this job's secret, or is of another job")
     yield _mac(identity, b"connects", hello, said)
-    answer = yield _STATUS.size
-    status, world, proof = _STATUS.unpack(answer)
-    expected = _mac(identity, b"status", hello, said, answer[:-_MAC])
-    if not hmac.compare_digest(proof, expected):
+    reply = yield _ANSWER.size + _MAC
+    answer, proof = reply[:-_MAC], reply[-_MAC:]
+    if not hmac.compare_digest(proof, _mac(identity, b"status", hello, said, answer)):
         raise Stranger("the other end's answer is not authentic")
+    status, *theirs = _ANSWER.unpack(answer)
     if status != OK:
-        raise Refused(_refusal(status, identity.rank, identity.world, peer_rank, world))
-    return Peer(peer_rank, _host_text(host), pid)
+        raise Refused(_refusal(status, _told(identity), _Told(peer_rank, *theirs)))
+    return Peer(peer_rank, _host_text(host), pid, channel)
 
 
-def accept_side(identity: Identity, connected: set[int]) -> Handshake:
-    """The handshake of the end that accepted; `connected` are the ranks already there."""
+def accept_side(
+    identity: Identity,
+    connected: Collection[tuple[int, int]],
+    expected: Collection[int] | None = None,
+) -> Handshake:
+    """The handshake of the end that accepted.
+
+    `connected` are those already there, as (rank, channel); `expected` the ranks that may come, in
+    a mesh all that are higher.
+    """
     hello = yield _HELLO.size
-    magic, version, world, rank, to_rank, _, host, pid = _HELLO.unpack(hello)
+    magic, version, wiring, channel, channels, world, rank, to_rank, _, host, pid = _HELLO.unpack(
+        hello
+    )
     if magic != MAGIC or version != VERSION:
         raise Stranger("it does not speak nuvec's protocol")
-    if to_rank != identity.rank or rank <= identity.rank:
+    theirs = _Told(rank, world, wiring, channels)
+    alike = (wiring, channels) == (identity.wiring, identity.channels)
+    # Who was told something else comes from elsewhere, and is told so once it has proved itself.
+    unexpected = rank <= identity.rank if expected is None else rank not in expected
+    if to_rank != identity.rank or rank == identity.rank or (alike and unexpected):
         raise Stranger(f"it claims to be rank {rank} and looks for rank {to_rank}")
     said = os.urandom(32) + _host_field().ljust(64, b"\0") + struct.pack("<I", os.getpid())
     yield said + _mac(identity, b"accepts", hello, said)
@@ -220,12 +274,18 @@ def accept_side(identity: Identity, connected: set[int]) -> Handshake:
     status = OK
     if world != identity.world or rank >= identity.world:
         status = WRONG_WORLD
-    elif rank in connected:
+    elif not alike or channel >= channels:
+        status = WRONG_WIRING
+    elif (rank, channel) in connected:
         status = DUPLICATE
-    answer = struct.pack("<BI", status, identity.world)
+    answer = _ANSWER.pack(status, identity.world, identity.wiring, identity.channels)
     yield answer + _mac(identity, b"status", hello, said, answer)
-    if status == WRONG_WORLD:  # no matter who is right, this world cannot be completed
-        raise Refused(_refusal(status, rank, world, identity.rank, identity.world))
+    if status in (WRONG_WORLD, WRONG_WIRING):  # whoever is right, this world cannot be completed
+        raise Refused(_refusal(status, theirs, _told(identity)))
     if status != OK:
-        raise Stranger(_refusal(status, rank, world, identity.rank, identity.world), rank)
-    return Peer(rank, _host_text(host), pid)
+        raise Stranger(_refusal(status, theirs, _told(identity)), rank)
+    return Peer(rank, _host_text(host), pid, channel)
+
+
+def _told(identity: Identity) -> _Told:
+    return _Told(identity.rank, identity.world, identity.wiring, identity.channels)

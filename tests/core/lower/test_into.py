@@ -23,7 +23,7 @@ SQUARE = aval((3, 3), np.dtype(np.float32))
 
 def step(function: Callable[..., Sequence[Array]], into: Sequence[int]) -> Callable[..., Any]:
     ir, _ = trace_ir(function, [SQUARE, SQUARE], "a step")
-    return lower_into(ir, into).run
+    return lower_into(ir, into)
 
 
 X, Y = np.arange(9, dtype=np.float32).reshape(3, 3), np.full((3, 3), 0.5, np.float32)
@@ -56,7 +56,7 @@ def test_results_are_in_the_callers_arrays(function: Any, expected: Any) -> None
 
 def test_a_chain_is_computed_in_the_array_itself() -> None:
     ir, _ = trace_ir(lambda x, y: [nv.tanh(x @ y + x)], [SQUARE, SQUARE], "a step")
-    run = lower_into(ir, [0]).run
+    run = lower_into(ir, [0])
     into = np.empty((3, 3), np.float32)
     text = "".join(__import__("linecache").getlines(run.__code__.co_filename))
     assert "out=into0" in text and "into0[...]" not in text

@@ -9,7 +9,7 @@ import numpy as np
 
 from nuvec.core.errors import DistributedError, MismatchError, PeerError
 from nuvec.distributed.communicator import Communicator
-from tests.distributed.contract_tools import (
+from nuvec.testing.contract_tools import (
     LARGE,
     Case,
     raises,
@@ -160,7 +160,7 @@ def a_circle_of_receives_is_a_mismatch(c: Communicator) -> None:
 def a_circle_with_a_subgroup_is_a_mismatch(c: Communicator) -> None:
     """Rank 0 waits for a message of rank 1, rank 1 for a collective with 2, and 2 for 0."""
     part = c.split(int(c.rank in (1, 2)))
-    if c.size < 3:
+    if c.size < 3 or (c.size > 3 and c.sends_to_neighbours_only):
         return
     if c.rank in (1, 2):
         wait = part.barrier if c.rank == 1 else lambda: c.recv([((), np.dtype(bool))], 0)

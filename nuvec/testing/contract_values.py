@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from nuvec.core.errors import DistributedError
 from nuvec.distributed.communicator import Buffer, Communicator
-from tests.distributed.contract_tools import (
+from nuvec.testing.contract_tools import (
     BFLOAT16,
     DTYPES,
     LARGE,
     SHAPES,
     Case,
+    folded,
+    partners,
     raises,
     reductions,
-    reference,
     same_bits,
     values,
 )
@@ -30,21 +32,28 @@ def reduces_every_dtype_and_shape(c: Communicator) -> None:
             inputs = [[values(r, s, dtype) for s in SHAPES] for r in range(c.size)]
             results = c.all_reduce(op, inputs[c.rank])  # type: ignore[arg-type]
             for i, result in enumerate(results):
-                same_bits(result, reference(op, [inputs[r][i] for r in range(c.size)]))
+                folded(c, op, result, [inputs[r][i] for r in range(c.size)])
 
 
 def reduces_large_messages_with_the_same_bits(c: Communicator) -> None:
     for dtype in (np.dtype(np.float32), BFLOAT16):
         inputs = [values(r, (LARGE,), dtype) for r in range(c.size)]
-        expected = reference("sum", inputs)
         # Mixed with others, so that parts end inside of arrays of different item sizes.
         extra: list[Buffer] = [np.full(5, c.rank, np.int8), np.zeros((0,)), np.ones(33)]
         large, *rest = c.all_reduce("sum", [inputs[c.rank], *extra])
-        same_bits(large, expected)
+        folded(c, "sum", large, inputs)
         same_bits(rest[0], np.full(5, sum(range(c.size)), np.int8))
         same_bits(rest[2], np.full(33, float(c.size)))
         piece = c.all_reduce("sum", [inputs[c.rank][777:1777]])[0]
-        same_bits(piece, expected[777:1777])
+        folded(c, "sum", piece, [x[777:1777] for x in inputs])
+
+
+def same_scatter(c: Communicator, result: Buffer, inputs: list[Buffer]) -> None:
+    """Raise unless `result` is this rank's slice of the sum, and the others have theirs."""
+    rows = inputs[0].shape[0] // c.size
+    own = [x[c.rank * rows : (c.rank + 1) * rows] for x in inputs]
+    assert result.shape == own[0].shape and result.flags.c_contiguous
+    folded(c, "sum", c.all_gather([result])[0], inputs)
 
 
 def propagates_nan(c: Communicator) -> None:
@@ -69,7 +78,7 @@ def moves_every_dtype(c: Communicator) -> None:
             mine = slice(2 * c.rank, 2 * c.rank + 2)
             same_bits(c.all_to_all([x[c.rank]])[0], np.concatenate([v[mine] for v in x]))
             if dtype != np.bool_:
-                same_bits(c.sum_scatter([x[c.rank]])[0], reference("sum", x)[mine])
+                same_scatter(c, c.sum_scatter([x[c.rank]])[0], x)
             for root in range(n):
                 results = c.broadcast([x[c.rank], scalars[c.rank]], root)
                 same_bits(results[0], x[root])
@@ -82,7 +91,7 @@ def moves_large_messages(c: Communicator) -> None:
     mine = slice(c.rank * 50_001, (c.rank + 1) * 50_001)
     same_bits(c.all_gather([x[c.rank]])[0], np.concatenate(x))
     same_bits(c.all_to_all([x[c.rank]])[0], np.concatenate([v[mine] for v in x]))
-    same_bits(c.sum_scatter([x[c.rank], x[c.rank]])[1], reference("sum", x)[mine])
+    same_scatter(c, c.sum_scatter([x[c.rank], x[c.rank]])[1], x)
     same_bits(c.broadcast([x[c.rank]], n - 1)[0], x[n - 1])
 
 
@@ -108,6 +117,25 @@ def leaves_inputs_alone(c: Communicator) -> None:
     same_bits(c.all_reduce("max", [view])[0], np.ascontiguousarray(view))
 
 
+def results_stay_as_they_are(c: Communicator) -> None:
+    """Whatever is called afterwards, and also where a view is all that is left of them."""
+    calls: list[Callable[[list[Buffer]], list[Buffer]]] = [
+        lambda a: c.all_reduce("max", a),
+        c.all_gather,
+        c.sum_scatter,
+        c.all_to_all,
+        lambda a: c.broadcast(a, 0),
+    ]
+    kept: list[tuple[Buffer, Buffer]] = []
+    for rows in (1, 5_000):
+        for call in calls:
+            for turn in range(5):
+                result = call([np.full((rows * c.size, 13), 10.0 * turn + c.rank)])[0][:, 3:]
+                kept.append((result, result.copy()))
+    for result, before in kept:
+        assert np.array_equal(result, before)
+
+
 def wrong_arguments_leave_the_group_intact(c: Communicator) -> None:
     assert "all_max" in raises(TypeError, lambda: c.all_reduce("sum", [np.ones(2, bool)]))
     raises(TypeError, lambda: c.all_reduce("max", [np.ones(2, complex)]))
@@ -121,7 +149,16 @@ def wrong_arguments_leave_the_group_intact(c: Communicator) -> None:
     else:
         raises(DistributedError, lambda: c.send([np.ones(2)], 0))
         raises(DistributedError, lambda: c.recv([((2,), np.dtype(float))], 0))
-    c.barrier()
+    _refuses_who_is_no_neighbour(c)
+    same_bits(c.all_gather([np.array(c.rank)])[0], np.arange(c.size))
+
+
+def _refuses_who_is_no_neighbour(c: Communicator) -> None:
+    for peer in set(range(c.size)) - {c.rank, *partners(c)}:
+        spec = ((2,), np.dtype(float))
+        for call in (lambda: c.send([np.ones(2)], peer), lambda: c.recv([spec], peer)):  # noqa: B023
+            text = raises(DistributedError, call)
+            assert f"rank {peer}" in text and "neighbours" in text and "mesh" in text
 
 
 def messages_may_be_empty(c: Communicator) -> None:
@@ -161,17 +198,15 @@ def sends_to_itself(c: Communicator) -> None:
 
 
 def all_may_send_first(c: Communicator) -> None:
-    """With more than any buffer between them holds."""
+    """To everyone, more than any buffer between them holds."""
     if c.size == 1:
         return
     count = 24_000_000 // c.size
-    for peer in range(c.size):
-        if peer != c.rank:
-            c.send([np.full(count, c.rank, np.uint8)], peer)
-    for peer in range(c.size):
-        if peer != c.rank:
-            got = c.recv([((count,), np.dtype(np.uint8))], peer)[0]
-            assert (got == peer).all()
+    for peer in partners(c):
+        c.send([np.full(count, c.rank, np.uint8)], peer)
+    for peer in partners(c):
+        got = c.recv([((count,), np.dtype(np.uint8))], peer)[0]
+        same_bits(got, np.full(count, peer, np.uint8))
 
 
 # Groups.
@@ -191,7 +226,7 @@ def splits_by_color_and_key(c: Communicator) -> None:
     same_bits(parity.all_gather([x])[0], np.array(members, np.float32))
     # The fold follows the group's own order.
     tricky = [values(r, (100,), np.dtype(np.float32)) for r in range(n)]
-    same_bits(backwards.all_reduce("sum", [tricky[c.rank]])[0], reference("sum", tricky[::-1]))
+    folded(backwards, "sum", backwards.all_reduce("sum", [tricky[c.rank]])[0], tricky[::-1])
     again = parity.split(0, -parity.rank if parity.rank else 5)
     same_bits(again.all_reduce("max", [x])[0], np.array([members[-1]], np.float32))
     assert parity.name == c.name
@@ -215,8 +250,12 @@ def permutes_every_dtype(c: Communicator) -> None:
                 same_bits(got, expected)
                 same_bits(small, np.array(source or 0))
                 assert not np.shares_memory(got, x)
+    view = np.arange(12.0).reshape(3, 4).T
+    for perm in ([(r, r) for r in range(n)], [(0, n - 1)]):
+        got = c.permute([view], perm)[0]
+        same_bits(got, np.ascontiguousarray(view if c.rank in dict(perm).values() else 0 * view))
     for wrong in ([(0, n)], [(0, 0), (0, n - 1)], [(-1, 0)]):
-        raises(ValueError, lambda wrong=wrong: c.permute([np.ones(2)], wrong))
+        raises(ValueError, partial(c.permute, [np.ones(2)], wrong))
     c.barrier()
 
 
@@ -260,6 +299,7 @@ VALUES: list[Case] = [
     moves_every_dtype,
     moves_large_messages,
     leaves_inputs_alone,
+    results_stay_as_they_are,
     wrong_arguments_leave_the_group_intact,
     messages_may_be_empty,
     sends_in_order,

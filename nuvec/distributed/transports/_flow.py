@@ -1,0 +1,121 @@
+"""`Flow`: the frames of one collective round a ring.
+
+Every rank sends to the next and receives from the previous, in an order that all ranks compute
+alike. So the frames of each socket are simply numbered, and the first one on each announces the
+call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nuvec.distributed.transports._circles import Question
+from nuvec.distributed.transports._frames import Frame, post, push
+from nuvec.distributed.transports._link import Link, Receive
+from nuvec.distributed.transports._links import At, Links
+from nuvec.distributed.transports._outputs import Outputs
+from nuvec.distributed.transports._ring_links import Neighbours
+from nuvec.distributed.transports._writer import LARGE
+
+__all__ = ["Flow", "Pushed", "Views", "shared_out"]
+
+Views = Sequence["memoryview[Any]"]
+
+WORTH_SHARING = 1 << 18
+"""From this many bytes on, a payload is shared out over all sockets to a neighbour."""
+
+_ALIGN = 64
+
+
+class Pushed:
+    """How many frames of which collective were sent last, for each link and group."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[Link, int], tuple[int, int]] = {}
+
+    def note(self, link: Link, group: int, seq: int, count: int) -> None:
+        """Noted before the first byte goes out."""
+        self._last[link, group] = seq, count
+
+    def covers(self, question: Question) -> bool:
+        """Whether the frame of a question has been sent."""
+        head = question.head
+        return self._last.get((question.link, head.group), (-1, 0)) > (head.seq, head.step)
+
+
+def _size(receive: Receive) -> int:
+    return sum(map(len, receive.targets or ()))
+
+
+def shared_out(views: Views, channels: int) -> list[list[memoryview[Any]]]:
+    """The bytes of `views` cut into one stretch a channel, all in the first if they are few."""
+    total = sum(map(len, views))
+    if total < WORTH_SHARING or channels == 1:
+        return [list(views)]
+    stretch = -(-total // (channels * _ALIGN)) * _ALIGN
+    shares: list[list[memoryview[Any]]] = [[] for _ in range(channels)]
+    at = 0
+    for view in views:
+        taken = 0
+        while taken < len(view):
+            channel = min(at // stretch, channels - 1)
+            end = len(view)
+            if channel < channels - 1:
+                end = min(end, taken + (channel + 1) * stretch - at)
+            shares[channel].append(view[taken:end])
+            at += end - taken
+            taken = end
+    return shares
+
+
+class Flow:
+    """One collective of a group of at least two ranks."""
+
+    def __init__(
+        self, links: Links, at: At, neighbours: Neighbours, pushed: Pushed, outputs: Outputs
+    ) -> None:
+        self._links, self._at, self._pushed = links, at, pushed
+        self.empty = outputs.empty
+        self._next, self._previous = neighbours
+        self.channels = len(self._next)
+        self._sent = [0] * self.channels
+        self._asked = [0] * self.channels
+
+    def send(self, channel: int, views: Views) -> None:
+        """Send the channel's next frame. The memory of `views` must stay as it is until it has
+        arrived."""
+        step, link, at = self._sent[channel], self._next[channel], self._at
+        self._sent[channel] += 1
+        self._pushed.note(link, at.group, at.call.seq, step + 1)
+        push(at, step, link, list(views))
+
+    def expect(self, channel: int, views: Views | None, number: int | None = None) -> Frame:
+        """Ask for the channel's next frame, or for that of a number."""
+        step = self._asked[channel] if number is None else number
+        self._asked[channel] = max(self._asked[channel], step + 1)
+        return post(self._at, step, self._previous[channel], None if views is None else list(views))
+
+    def send_shared(self, views: Views) -> None:
+        """Send a payload over as many channels as it is worth."""
+        for channel, share in enumerate(shared_out(views, self.channels)):
+            self.send(channel, share)
+
+    def expect_shared(self, views: Views) -> list[Frame]:
+        """Ask for a payload that was sent so."""
+        shares = shared_out(views, self.channels)
+        return [self.expect(channel, share) for channel, share in enumerate(shares)]
+
+    def wait(self, frames: Sequence[Frame]) -> None:
+        """Return when all of the frames have arrived."""
+        for link, receive in frames:
+            link.awaited = not receive.done and _size(receive) >= LARGE
+        try:
+            self._links.wait(frames, self._at)
+        finally:
+            for link, _ in frames:
+                link.awaited = False
+
+    def finish(self) -> None:
+        """Return when everything is written out."""
+        self._links.wait([], self._at, self._next)

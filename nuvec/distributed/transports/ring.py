@@ -1,0 +1,268 @@
+"""The ring transport: TCP between neighbours only, for large messages on few hosts.
+
+Every rank sends to the next and receives from the previous. A large reduction is cut into
+segments, and each segment into one part a rank. A part goes round once while every rank adds its
+own values to it, and once more to give everyone the result (reduce-scatter, then all-gather): each
+rank sends and receives 2 (N - 1) / N of the message, whatever N is (Patarasuk and Yuan, "Bandwidth
+optimal all-reduce algorithms for clusters of workstations", 2009). The segments are pipelined:
+while a rank adds to one, the frames of others are on their way.
+
+Every rank gets the same bits: each element is summed once, along the ring, in an order that its
+place decides; float16 and bfloat16 travel as float32 until they are rounded, once. That is not the
+fold in rank order that a mesh promises, except for two ranks.
+
+A collective completes nowhere before every rank has begun the same one, since each result needs a
+frame of every rank or follows a round of empty ones. A death is noticed by the neighbours, who pass
+it on round the ring as soon as they are in a call.
+
+A group that a split forms has a ring of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+
+from nuvec.core.errors import ConfigurationError, DistributedError
+from nuvec.distributed.communicator import Buffer, Communicator, Spec
+from nuvec.distributed.transports._call import Call, Op
+from nuvec.distributed.transports._checked import CheckedCommunicator
+from nuvec.distributed.transports._flow import Flow, Pushed, shared_out
+from nuvec.distributed.transports._forks import close_after_fork
+from nuvec.distributed.transports._frames import post, push
+from nuvec.distributed.transports._link import Link
+from nuvec.distributed.transports._links import At, Links
+from nuvec.distributed.transports._outputs import Outputs
+from nuvec.distributed.transports._own_mail import OwnMail
+from nuvec.distributed.transports._ring_collectives import RUN
+from nuvec.distributed.transports._ring_links import (
+    Neighbours,
+    connect_ring,
+    described,
+    listen_for_split,
+    listen_on,
+    with_addresses,
+)
+from nuvec.distributed.transports._specs import as_bytes
+from nuvec.distributed.transports.connect import check_secret, remove_directory
+from nuvec.distributed.transports.job import Job, retire
+from nuvec.distributed.transports.single import SingleCommunicator
+from nuvec.distributed.transports.wire import Kind, pack_head
+
+__all__ = ["RingCommunicator", "ring_communicator"]
+
+SOCKETS = "NUVEC_RING_SOCKETS"
+"""The environment variable that says how many sockets there are to each neighbour."""
+
+DEFAULT_SOCKETS = 2
+MAX_SOCKETS = 64
+
+
+class RingCommunicator(CheckedCommunicator):
+    """One rank's end of a ring. All rings of a rank share what it waits with (`Links`)."""
+
+    folds_in_rank_order = False
+    sends_to_neighbours_only = True
+
+    def __init__(
+        self,
+        job: Job,
+        links: Links,
+        pushed: Pushed,
+        rank: int,
+        members: Sequence[int],
+        group: int,
+        neighbours: Neighbours,
+    ) -> None:
+        super().__init__(rank, members, group)
+        self._job, self._links, self._pushed = job, links, pushed
+        self._me = self._members[rank]
+        self._neighbours = neighbours
+        self._own_mail = OwnMail()
+        self._outputs = Outputs()
+        links.members[group] = self._members
+
+    @property
+    def name(self) -> str:
+        return "ring"
+
+    def _check_usable(self) -> None:
+        self._links.check_usable()
+
+    def abort(self, reason: str) -> None:
+        self._links.abort(reason)
+
+    def close(self) -> None:
+        self._outputs.clear()
+        if self._group == 0:
+            self._links.close()
+        elif not self._closed and self._links.broken is None:
+            with self._links.lock:
+                for link in (*self._neighbours[0], *self._neighbours[1]):
+                    if not link.ended:
+                        link.push([pack_head(Kind.BYE, 0, 0, 0, 0, 0, 0, 0)])
+        self._closed = True
+
+    # Groups.
+
+    def _subgroup(self, rank: int, members: Sequence[int], group: int) -> Communicator:
+        own = self._job.addresses[self._me]
+        listeners: list[socket.socket] = []
+        directory = None
+        try:
+            if own.unix is not None:
+                directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700
+            address = listen_for_split(own, self._me, directory, listeners)
+            rows = self.all_gather([described(address)[None]])[0]
+            if len(members) == 1:
+                return SingleCommunicator(self.name)
+            given = {member: rows[self._members.index(member)] for member in members}
+            job = with_addresses(self._job, given, f"{group:x}")
+            previous, following = members[rank - 1], members[(rank + 1) % len(members)]
+            sockets = len(self._neighbours[0])
+            neighbours = connect_ring(job, previous, following, sockets, listeners, self._look)
+        except BaseException as error:
+            self._links.abort(f"failed at split: {error}")
+            raise
+        finally:
+            for listener in listeners:
+                if listener.fileno() >= 0:
+                    retire(listener)
+            if directory is not None:
+                remove_directory(directory)
+        self._links.add(_by_key(group, neighbours))
+        return RingCommunicator(job, self._links, self._pushed, rank, members, group, neighbours)
+
+    def _look(self) -> None:
+        """While a group forms: notice deaths."""
+        at = At(self._me, Call(Op.SPLIT, self._calls, -1, b""), self._group, self._members)
+        self._links.call(at, lambda: self._links.poll(0))
+
+    # Collectives.
+
+    def _collective(self, call: Call, arrays: list[Buffer]) -> list[Buffer]:
+        at = At(self._me, call, self._group, self._members)
+
+        def run() -> list[Buffer]:
+            self._links.circles.begin(self._group, call.seq)
+            flow = Flow(self._links, at, self._neighbours, self._pushed, self._outputs)
+            results = RUN[call.op](flow, call, self._rank, self.size, arrays)
+            flow.finish()
+            return results
+
+        return self._links.call(at, run)
+
+    def _exchange(self, arrays: Sequence[Buffer], perm: Sequence[tuple[int, int]]) -> list[Buffer]:
+        if all(self._is_near(source, destination) for source, destination in perm):
+            return super()._exchange(arrays, perm)
+        # Whatever goes further passes by everyone anyhow.
+        gathered = self.all_gather([np.asarray(array)[None] for array in arrays])
+        for source, destination in perm:
+            if destination == self._rank:
+                return [np.array(every[source]) for every in gathered]
+        return [np.zeros_like(array) for array in arrays]
+
+    # Point to point.
+
+    def send(self, arrays: Sequence[Buffer], dst: int) -> None:
+        self._check_near(Op.SEND, dst)
+        super().send(arrays, dst)
+
+    def recv(self, specs: Sequence[Spec], src: int) -> list[Buffer]:
+        self._check_near(Op.RECV, src)
+        return super().recv(specs, src)
+
+    def _is_near(self, one: int, other: int) -> bool:
+        return (one - other) % self.size in (0, 1, self.size - 1)
+
+    def _check_near(self, op: Op, other: int) -> None:
+        if 0 <= other < self.size and not self._is_near(self._rank, other):
+            before, after = (self._rank - 1) % self.size, (self._rank + 1) % self.size
+            direction = "to" if op is Op.SEND else "from"
+            raise DistributedError(
+                f"{op.label} {direction} rank {other}: in a ring of {self.size}, rank {self._rank} "
+                f"is connected to its neighbours, ranks {before} and {after}, only. Between any "
+                'two ranks it takes the mesh: init(backend="mesh")'
+            )
+
+    def _links_to(self, other: int, sending: bool) -> Sequence[Link]:
+        """The sockets for a message to (or from) another rank.
+
+        In a ring of two both neighbours are the same rank: messages go as collectives do.
+        """
+        onward = (self._rank + (1 if sending else -1)) % self.size
+        return self._neighbours[sending ^ (other == onward)]
+
+    def _send(self, call: Call, arrays: list[Buffer]) -> None:
+        if call.peer == self._rank:
+            self._own_mail.send(call, arrays)
+            return
+        at = At(self._me, call, self._group, self._members)
+        links = self._links_to(call.peer, sending=True)
+
+        def run() -> None:
+            self._links.poll(0)
+            self._links.check_present(links[0], at)
+            self._links.circles.send(self._group, links[0].peer.rank, call.seq)
+            views = [as_bytes(array) for array in arrays]
+            for link, share in zip(links, shared_out(views, len(links)), strict=False):
+                push(at, 0, link, share)
+            self._links.wait([], at, links)
+
+        self._links.call(at, run)
+
+    def _recv(self, call: Call, specs: list[Spec]) -> list[Buffer]:
+        at = At(self._me, call, self._group, self._members)
+
+        def run() -> list[Buffer]:
+            if call.peer == self._rank:
+                return self._own_mail.recv(at)
+            outs: list[Buffer] = [self._outputs.empty(*spec) for spec in specs]
+            links = self._links_to(call.peer, sending=False)
+            shares = shared_out([as_bytes(out) for out in outs], len(links))
+            frames = [post(at, 0, link, share) for link, share in zip(links, shares, strict=False)]
+            self._links.wait(frames, at)
+            return outs
+
+        return self._links.call(at, run)
+
+
+def _by_key(group: int, neighbours: Neighbours) -> dict[tuple[int, str, int], Link]:
+    directions = zip(("next", "previous"), neighbours, strict=True)
+    return {(group, d, i): link for d, links in directions for i, link in enumerate(links)}
+
+
+def ring_communicator(job: Job, sockets: int | None = None) -> RingCommunicator:
+    """Connect to both neighbours of `job`'s ring; returns when the connections stand.
+
+    sockets -- how many to each neighbour: by default what `NUVEC_RING_SOCKETS` says, else one for
+               each address that the host file has for a rank, and at least 2
+
+    Raises `ConfigurationError` for a number that is not from 1 to 64.
+    """
+    size = len(job.addresses)
+    if sockets is None:
+        text = os.environ.get(SOCKETS) or "0"
+        if not text.isdecimal():
+            raise ConfigurationError(f"{SOCKETS}={text!r} is not a whole number")
+        most = max(len(address.every_tcp()) for address in job.addresses)
+        sockets = int(text) if os.environ.get(SOCKETS) else max(DEFAULT_SOCKETS, most)
+    if not 1 <= sockets <= MAX_SOCKETS:
+        raise ConfigurationError(
+            f"{SOCKETS}={sockets}: there can be 1 to {MAX_SOCKETS} sockets to a neighbour"
+        )
+    neighbours: Neighbours = ([], [])
+    if size > 1:
+        check_secret(job)
+        previous, following = (job.rank - 1) % size, (job.rank + 1) % size
+        by_unix = isinstance(job.route(previous), str)
+        listeners = list(job.listeners) or listen_on(job.addresses[job.rank], job.rank, by_unix)
+        neighbours = connect_ring(job, previous, following, sockets, listeners)
+    pushed = Pushed()
+    links = Links(job.rank, _by_key(0, neighbours), job.timeout, job.warn_after, pushed.covers)
+    close_after_fork(links)
+    return RingCommunicator(job, links, pushed, job.rank, range(size), 0, neighbours)
