@@ -79,7 +79,7 @@ class SharedMemory:
         self.readers: dict[int, int] = {}
         """Who read this rank's last chunks, and the position each has when done with that."""
         self.readers_group = 0
-        self.awake = Awake(len(ranks))
+        self.awake = Awake()
         self.outputs = Outputs()
         self.polled = 0.0
         """When this rank last looked at its sockets."""
