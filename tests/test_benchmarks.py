@@ -167,6 +167,20 @@ def test_soak_runs_a_little(tmp_path: Path) -> None:
         assert own["last"] < own["first"] < 0.1, f"{loop} does not train"
 
 
+def test_collectives_runs_and_reports_missing_peers(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = run(
+        BENCHMARKS / "collectives.py", "--ranks", "2", "--sizes", "1", "100000", "--rounds", "2",
+        "--only", "nuvec-mesh", "nuvec-shm", "nuvec-ring", "gloo", "--json", report,
+        NUVEC_PEERS=str(tmp_path), PYTHONPATH=str(BENCHMARKS.parent),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "gloo has no environment here: see setup_peers.py" in done.stderr
+    assert json.loads(report.read_text()) == []  # nobody to compare with
+    for size in ("4 B", "390 KiB"):
+        assert f"2 ranks, {size}: medians in us: nuvec-mesh" in done.stdout
+
+
 def test_a_malformed_peer_is_refused() -> None:
     done = run(BENCHMARKS / "overhead.py", "--peer", "torch")
     assert done.returncode == 2
