@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,3 +24,15 @@ def processes() -> Iterator[Callable[..., Processes]]:
     yield start
     for job in started:
         job.end()
+
+
+@pytest.fixture
+def script(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Writes a program, after what its module calls PRELUDE; returns the file's path."""
+
+    def write(source: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(getattr(request.module, "PRELUDE", "") + textwrap.dedent(source))
+        return str(path)
+
+    return write

@@ -31,8 +31,8 @@ from nuvec.distributed import (
     sum_scatter,
     synchronize,
 )
-from tests.distributed.contract_tools import on_ranks, raises
-from tests.distributed.worlds import TRANSPORTS
+from nuvec.testing.contract_tools import raises
+from tests.distributed.worlds import TRANSPORTS, on_ranks
 
 pytestmark = pytest.mark.timeout(60)
 

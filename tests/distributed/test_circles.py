@@ -17,9 +17,9 @@ from nuvec.distributed.transports._call import Call, Op
 from nuvec.distributed.transports._circles import Circles, Question
 from nuvec.distributed.transports.mesh import mesh_communicator
 from nuvec.distributed.transports.wire import HEADER, Kind, pack_head, unpack_head
+from nuvec.testing.contract_tools import raises
 from tests.distributed.contract import CASES
-from tests.distributed.contract_tools import on_ranks, raises
-from tests.distributed.worlds import TRANSPORTS, mesh_jobs
+from tests.distributed.worlds import TRANSPORTS, mesh_jobs, on_ranks
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.distributed.contract import CASES
-from tests.distributed.contract_tools import on_ranks
-from tests.distributed.worlds import TIMEOUT, TRANSPORTS
+from tests.distributed.worlds import TIMEOUT, TRANSPORTS, on_ranks
 
 IN_PROCESSES = ["ring-tcp"]
 """Those that test_contract.py puts through the same cases, as processes."""

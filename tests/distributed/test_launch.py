@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,16 +34,6 @@ def join():
 """
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
-    def write(source: str) -> str:
-        path = tmp_path / "script.py"
-        path.write_text(PRELUDE + textwrap.dedent(source))
-        return str(path)
-
-    return write
-
-
 def environment(**variables: str) -> dict[str, str]:
     return dict(os.environ, PYTHONPATH=str(ROOT), **variables)
 
@@ -57,6 +46,18 @@ def launch(*arguments: str, stdin: str = "", **variables: str) -> subprocess.Com
         capture_output=True,
         text=True,
         timeout=50,
+    )
+
+
+def run_source(source: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that calls the launcher's `main` after changing something in it."""
+    return subprocess.run(
+        [sys.executable, "-c", source],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=30,
     )
 
 
@@ -212,14 +213,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(
         "import sys, nuvec.distributed.launch as l; l.GRACE_SECONDS = 0.3; "
         f"sys.exit(l.main(['-n', '2', {path!r}]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=20,
-    )
+    done = run_source(source)
     assert done.returncode == 3
     assert "rank 0 did not end: killing it" in done.stderr
 

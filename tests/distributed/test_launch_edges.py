@@ -6,26 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.distributed.test_launch import PRELUDE, environment, gone, launch, start
+from tests.distributed.test_launch import PRELUDE as PRELUDE  # what `script` begins with
+from tests.distributed.test_launch import environment, gone, launch, start
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
-    def write(source: str) -> str:
-        path = tmp_path / "script.py"
-        path.write_text(PRELUDE + textwrap.dedent(source))
-        return str(path)
-
-    return write
 
 
 def test_nothing_is_left_of_a_launcher_killed_while_the_job_starts(

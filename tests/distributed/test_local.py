@@ -28,8 +28,7 @@ from nuvec.core.errors import (
 )
 from nuvec.distributed import Group, default_group, init, run_local, set_default_group
 from nuvec.distributed.transports import local
-from tests.distributed.contract_tools import on_ranks
-from tests.distributed.worlds import TRANSPORTS
+from tests.distributed.worlds import TRANSPORTS, on_ranks
 
 pytestmark = pytest.mark.timeout(30)
 

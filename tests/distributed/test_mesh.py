@@ -23,8 +23,8 @@ from nuvec.distributed.transports import _accept, connect
 from nuvec.distributed.transports.job import Job, listen
 from nuvec.distributed.transports.mesh import MeshCommunicator, mesh_communicator
 from nuvec.distributed.transports.wire import Identity, Kind, Wiring, connect_side, pack_head
-from tests.distributed.contract_tools import on_ranks, raises
-from tests.distributed.worlds import TRANSPORTS, mesh_jobs
+from nuvec.testing.contract_tools import raises
+from tests.distributed.worlds import TRANSPORTS, mesh_jobs, on_ranks
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -17,8 +17,7 @@ from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.group import Group, run_local
 from nuvec.testing import check_collective
 from nuvec.testing.communications import recorded
-from tests.distributed.contract_tools import on_ranks
-from tests.distributed.worlds import TIMEOUT, TRANSPORTS
+from tests.distributed.worlds import TIMEOUT, TRANSPORTS, on_ranks
 
 pytestmark = pytest.mark.timeout(120)
 

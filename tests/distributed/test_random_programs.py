@@ -20,9 +20,8 @@ import numpy as np
 import pytest
 
 from nuvec.distributed.communicator import Buffer, Communicator
-from nuvec.testing.contract_tools import folded, reference
-from tests.distributed.contract_tools import DTYPES, on_ranks, reductions, values
-from tests.distributed.worlds import TRANSPORTS
+from nuvec.testing.contract_tools import DTYPES, folded, reductions, reference, values
+from tests.distributed.worlds import TRANSPORTS, on_ranks
 
 pytestmark = pytest.mark.timeout(120)
 

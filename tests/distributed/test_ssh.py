@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,8 @@ import pytest
 
 from nuvec.distributed._ssh import OPTIONS, ssh_command
 from tests.distributed.sshd import SshServer, find_sshd
-from tests.distributed.test_launch import PRELUDE, environment, gone, launch
+from tests.distributed.test_launch import PRELUDE as PRELUDE  # what `script` begins with
+from tests.distributed.test_launch import environment, gone, launch, run_source
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -33,16 +33,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
     server = SshServer(tmp_path_factory.mktemp("server"))
     yield server
     server.end()
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
-    def write(source: str) -> str:
-        path = tmp_path / "script.py"
-        path.write_text(PRELUDE + textwrap.dedent(source))
-        return str(path)
-
-    return write
 
 
 def start(
@@ -369,14 +359,7 @@ def test_what_a_login_prints_is_not_taken_for_the_helper(
         "s.ANSWER_SECONDS = 0.5; s.END_SECONDS = l.END_SECONDS = 0.2; "
         f"sys.exit(l.main(['--ssh', {str(silent)!r}, '--hosts', 'far', {path!r}]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=30,
-    )
+    done = run_source(source)
     assert done.returncode == 255 and "far has not answered within" in done.stderr
 
 

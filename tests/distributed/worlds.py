@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.transports.job import Address, Job, listen
@@ -13,7 +15,7 @@ from nuvec.distributed.transports.local import local_world
 from nuvec.distributed.transports.mesh import mesh_communicator
 from nuvec.distributed.transports.ring import ring_communicator
 from nuvec.distributed.transports.shm import shm_communicator
-from tests.distributed.contract_tools import MakeWorld
+from nuvec.testing.contract import MakeWorld
 
 TIMEOUT = 30.0
 
@@ -78,3 +80,32 @@ TRANSPORTS: dict[str, Callable[[float], MakeWorld]] = {
     "ring-unix": lambda timeout: _ring_world("unix", timeout),
     "ring-tcp": lambda timeout: _ring_world("tcp", timeout),
 }
+
+
+def on_ranks(make_world: MakeWorld, size: int, body: Callable[[Communicator], Any]) -> list[Any]:
+    """Run `body` on every rank; returns results by rank, raises the first error."""
+    factories = make_world(size)
+    results: list[Any] = [None] * size
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        communicator = None
+        try:
+            communicator = factories[rank]()
+            results[rank] = body(communicator)
+        except BaseException as error:
+            errors.append(error)
+            if communicator is not None:
+                communicator.abort(f"test failed: {error!r}")
+        finally:
+            if communicator is not None:
+                communicator.close()
+
+    threads = [threading.Thread(target=run, args=(r,), daemon=True) for r in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

@@ -8,24 +8,16 @@ call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from nuvec.distributed.transports._circles import Question
-from nuvec.distributed.transports._frames import Frame, post, push
+from nuvec.distributed.transports._frames import Frame, Views, post, push, shared_out
 from nuvec.distributed.transports._link import Link, Receive
 from nuvec.distributed.transports._links import At, Links
 from nuvec.distributed.transports._outputs import Outputs
 from nuvec.distributed.transports._ring_links import Neighbours
 from nuvec.distributed.transports._writer import LARGE
 
-__all__ = ["Flow", "Pushed", "Views", "shared_out"]
-
-Views = Sequence["memoryview[Any]"]
-
-WORTH_SHARING = 1 << 18
-"""From this many bytes on, a payload is shared out over all sockets to a neighbour."""
-
-_ALIGN = 64
+__all__ = ["Flow", "Pushed"]
 
 
 class Pushed:
@@ -46,27 +38,6 @@ class Pushed:
 
 def _size(receive: Receive) -> int:
     return sum(map(len, receive.targets or ()))
-
-
-def shared_out(views: Views, channels: int) -> list[list[memoryview[Any]]]:
-    """The bytes of `views` cut into one stretch a channel, all in the first if they are few."""
-    total = sum(map(len, views))
-    if total < WORTH_SHARING or channels == 1:
-        return [list(views)]
-    stretch = -(-total // (channels * _ALIGN)) * _ALIGN
-    shares: list[list[memoryview[Any]]] = [[] for _ in range(channels)]
-    at = 0
-    for view in views:
-        taken = 0
-        while taken < len(view):
-            channel = min(at // stretch, channels - 1)
-            end = len(view)
-            if channel < channels - 1:
-                end = min(end, taken + (channel + 1) * stretch - at)
-            shares[channel].append(view[taken:end])
-            at += end - taken
-            taken = end
-    return shares
 
 
 class Flow:

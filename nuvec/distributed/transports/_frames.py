@@ -1,7 +1,8 @@
-"""The frames of a call: asking a peer's link for one, and sending one."""
+"""The frames of a call: asking a peer's link for one, sending one, several that share a payload."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from nuvec.distributed.transports._call import Op
@@ -12,8 +13,15 @@ from nuvec.distributed.transports.wire import Kind, pack_head
 Frame = tuple[Link, Receive]
 """A frame that is asked for, and whose link brings it."""
 
+Views = Sequence["memoryview[Any]"]
+
 _JOINED = 4096
 """Up to this many bytes it is cheaper to join a frame's parts than to send them one by one."""
+
+WORTH_SHARING = 1 << 18
+"""From this many bytes on, a payload is shared out over all links to a rank."""
+
+_ALIGN = 64
 
 
 def post(at: At, step: int, link: Link, targets: list[memoryview[Any]] | None) -> Frame:
@@ -33,3 +41,24 @@ def push(at: At, step: int, link: Link, parts: list[Any]) -> None:
         link.push([b"".join([head, specs, *parts])])
     else:
         link.push([head, specs, *parts])
+
+
+def shared_out(views: Views, channels: int) -> list[list[memoryview[Any]]]:
+    """The bytes of `views` cut into one stretch a channel, all in the first if they are few."""
+    total = sum(map(len, views))
+    if total < WORTH_SHARING or channels == 1:
+        return [list(views)]
+    stretch = -(-total // (channels * _ALIGN)) * _ALIGN
+    shares: list[list[memoryview[Any]]] = [[] for _ in range(channels)]
+    at = 0
+    for view in views:
+        taken = 0
+        while taken < len(view):
+            channel = min(at // stretch, channels - 1)
+            end = len(view)
+            if channel < channels - 1:
+                end = min(end, taken + (channel + 1) * stretch - at)
+            shares[channel].append(view[taken:end])
+            at += end - taken
+            taken = end
+    return shares

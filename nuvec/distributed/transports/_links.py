@@ -354,15 +354,18 @@ class Links:
                 return
             self._closed = True
             self._warn_of_unreceived()
-            goodbye = pack_head(Kind.BYE, 0, 0, 0, 0, 0, 0, 0)
-            for link in self.links.values():
-                if self.broken is None and not link.ended:
-                    link.push([goodbye])
-            self._linger()
-            for link in self.links.values():
-                link.close()
+            self._leave()
             self._woken.close()
             self._wake.close()
+
+    def _leave(self) -> None:
+        goodbye = pack_head(Kind.BYE, 0, 0, 0, 0, 0, 0, 0)
+        for link in self.links.values():
+            if self.broken is None and not link.ended:
+                link.push([goodbye])
+        self._linger()
+        for link in self.links.values():
+            link.close()
 
     def _warn_of_unreceived(self) -> None:
         for link in self.links.values():

@@ -192,20 +192,12 @@ class MessageLinks(Links):
                 link.push(frame)
         self._drain(TELL_SECONDS)
 
-    def close(self) -> None:
-        """Say goodbye. Harmless when done twice."""
-        with self.lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._warn_of_unreceived()
-            if self.broken is None:
-                for link in self._message_links.values():
-                    taken = link.payloads_taken
-                    link.push([pack_head(Kind.BYE, 0, 0, 0, 0, taken, 0, 0)])
-            self._drain(LINGER_SECONDS)
-            self._woken.close()
-            self._wake.close()
+    def _leave(self) -> None:
+        if self.broken is None:
+            for link in self._message_links.values():
+                taken = link.payloads_taken
+                link.push([pack_head(Kind.BYE, 0, 0, 0, 0, taken, 0, 0)])
+        self._drain(LINGER_SECONDS)
 
     def close_in_child(self) -> None:
         self.broken = DistributedError("a forked child cannot use its parent's connections")

@@ -13,8 +13,8 @@ import numpy as np
 
 from nuvec.distributed.communicator import Buffer
 from nuvec.distributed.transports._call import Call, Op
-from nuvec.distributed.transports._flow import Flow, Views
-from nuvec.distributed.transports._frames import Frame
+from nuvec.distributed.transports._flow import Flow
+from nuvec.distributed.transports._frames import Frame, Views
 from nuvec.distributed.transports._reduce import fold, is_widened
 from nuvec.distributed.transports._segments import Piece, Segment, cut
 from nuvec.distributed.transports._specs import as_bytes

@@ -18,14 +18,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from nuvec.distributed.communicator import Buffer, Communicator, Spec
-from nuvec.distributed.transports._call import Call, Op
-from nuvec.distributed.transports._checked import CheckedCommunicator
+from nuvec.distributed.communicator import Buffer, Communicator
+from nuvec.distributed.transports._call import Op
 from nuvec.distributed.transports._forks import close_after_fork
 from nuvec.distributed.transports._frames import Frame, post, push
 from nuvec.distributed.transports._link import Link
+from nuvec.distributed.transports._linked import LinkedCommunicator
 from nuvec.distributed.transports._links import At, Links
-from nuvec.distributed.transports._own_mail import OwnMail
 from nuvec.distributed.transports._reduce import fold
 from nuvec.distributed.transports._segments import PART_BYTES, Segment, cut
 from nuvec.distributed.transports._shared import SharedCollective, pack_call
@@ -42,7 +41,7 @@ SMALL = 1 << 16
 _REDUCTIONS = (Op.ALL_SUM, Op.ALL_MAX, Op.ALL_MIN)
 
 
-class MeshCommunicator(CheckedCommunicator):
+class MeshCommunicator(LinkedCommunicator):
     """One rank's end of a mesh, or of a group split from it (which shares its sockets)."""
 
     part_bytes = PART_BYTES
@@ -57,26 +56,19 @@ class MeshCommunicator(CheckedCommunicator):
         memory: SharedMemory | None = None,
     ) -> None:
         """`memory` is what this rank shares with those of its host, in this group or not."""
-        super().__init__(rank, members, group)
-        self._links = links
+        super().__init__(links, rank, members, group)
         self._all_memory = memory
         self._memory = memory if memory is not None and memory.joins(self._members) else None
-        self._me = self._members[rank]
         self._peers = [
             (index, links.links[member])
             for index, member in enumerate(self._members)
             if index != rank
         ]
-        self._own_mail = OwnMail()
         self._scratch: dict[tuple[int, int], Buffer] = {}
-        links.members[group] = self._members
 
     @property
     def name(self) -> str:
         return "mesh"
-
-    def _check_usable(self) -> None:
-        self._links.check_usable()
 
     def _subgroup(self, rank: int, members: Sequence[int], group: int) -> Communicator:
         return type(self)(self._links, rank, members, group, self._all_memory)
@@ -88,18 +80,13 @@ class MeshCommunicator(CheckedCommunicator):
             if self._all_memory is not None:
                 self._all_memory.close()
 
-    def abort(self, reason: str) -> None:
-        self._links.abort(reason)
+    def _links_to(self, other: int, sending: bool) -> Sequence[Link]:
+        return [self._links.links[self._members[other]]]
 
     # Collectives.
 
-    def _collective(self, call: Call, arrays: list[Buffer]) -> list[Buffer]:
-        at = At(self._me, call, self._group, self._members)
-        return self._links.call(at, lambda: self._run(at, arrays))
-
     def _run(self, at: At, arrays: list[Buffer]) -> list[Buffer]:
         call = at.call
-        self._links.circles.begin(self._group, call.seq)
         announced = pack_call(call, self._group) if self._memory is not None else None
         if self._memory is not None and announced is not None:
             return SharedCollective(
@@ -257,38 +244,6 @@ class MeshCommunicator(CheckedCommunicator):
                 for out, array in zip(outs, arrays, strict=True)
             ]
         return outs
-
-    # Point to point.
-
-    def _send(self, call: Call, arrays: list[Buffer]) -> None:
-        if call.peer == self._rank:
-            self._own_mail.send(call, arrays)
-            return
-        at = At(self._me, call, self._group, self._members)
-        link = self._links.links[self._members[call.peer]]
-
-        def run() -> None:
-            self._links.poll(0)
-            self._links.check_present(link, at)
-            self._links.circles.send(self._group, link.peer.rank, call.seq)
-            push(at, 0, link, [as_bytes(array) for array in arrays])
-            self._links.wait([], at, [link])
-
-        self._links.call(at, run)
-
-    def _recv(self, call: Call, specs: list[Spec]) -> list[Buffer]:
-        at = At(self._me, call, self._group, self._members)
-
-        def run() -> list[Buffer]:
-            if call.peer == self._rank:
-                return self._own_mail.recv(at)
-            outs: list[Buffer] = [np.empty(shape, dtype) for shape, dtype in specs]
-            link = self._links.links[self._members[call.peer]]
-            frame = post(at, 0, link, [as_bytes(out) for out in outs])
-            self._links.wait([frame], at)
-            return outs
-
-        return self._links.call(at, run)
 
 
 def _block(array: Buffer, index: int, count: int) -> Buffer:

@@ -30,14 +30,12 @@ import numpy as np
 from nuvec.core.errors import ConfigurationError, DistributedError
 from nuvec.distributed.communicator import Buffer, Communicator, Spec
 from nuvec.distributed.transports._call import Call, Op
-from nuvec.distributed.transports._checked import CheckedCommunicator
-from nuvec.distributed.transports._flow import Flow, Pushed, shared_out
+from nuvec.distributed.transports._flow import Flow, Pushed
 from nuvec.distributed.transports._forks import close_after_fork
-from nuvec.distributed.transports._frames import post, push
 from nuvec.distributed.transports._link import Link
+from nuvec.distributed.transports._linked import LinkedCommunicator
 from nuvec.distributed.transports._links import At, Links
 from nuvec.distributed.transports._outputs import Outputs
-from nuvec.distributed.transports._own_mail import OwnMail
 from nuvec.distributed.transports._ring_collectives import RUN
 from nuvec.distributed.transports._ring_links import (
     Neighbours,
@@ -47,7 +45,6 @@ from nuvec.distributed.transports._ring_links import (
     listen_on,
     with_addresses,
 )
-from nuvec.distributed.transports._specs import as_bytes
 from nuvec.distributed.transports.connect import check_secret, remove_directory
 from nuvec.distributed.transports.job import Job, retire
 from nuvec.distributed.transports.single import SingleCommunicator
@@ -62,7 +59,7 @@ DEFAULT_SOCKETS = 2
 MAX_SOCKETS = 64
 
 
-class RingCommunicator(CheckedCommunicator):
+class RingCommunicator(LinkedCommunicator):
     """One rank's end of a ring. All rings of a rank share what it waits with (`Links`)."""
 
     folds_in_rank_order = False
@@ -78,23 +75,14 @@ class RingCommunicator(CheckedCommunicator):
         group: int,
         neighbours: Neighbours,
     ) -> None:
-        super().__init__(rank, members, group)
-        self._job, self._links, self._pushed = job, links, pushed
-        self._me = self._members[rank]
+        super().__init__(links, rank, members, group)
+        self._job, self._pushed = job, pushed
         self._neighbours = neighbours
-        self._own_mail = OwnMail()
         self._outputs = Outputs()
-        links.members[group] = self._members
 
     @property
     def name(self) -> str:
         return "ring"
-
-    def _check_usable(self) -> None:
-        self._links.check_usable()
-
-    def abort(self, reason: str) -> None:
-        self._links.abort(reason)
 
     def close(self) -> None:
         self._outputs.clear()
@@ -139,22 +127,17 @@ class RingCommunicator(CheckedCommunicator):
 
     def _look(self) -> None:
         """While a group forms: notice deaths."""
-        at = At(self._me, Call(Op.SPLIT, self._calls, -1, b""), self._group, self._members)
+        at = self._at(Call(Op.SPLIT, self._calls, -1, b""))
         self._links.call(at, lambda: self._links.poll(0))
 
     # Collectives.
 
-    def _collective(self, call: Call, arrays: list[Buffer]) -> list[Buffer]:
-        at = At(self._me, call, self._group, self._members)
-
-        def run() -> list[Buffer]:
-            self._links.circles.begin(self._group, call.seq)
-            flow = Flow(self._links, at, self._neighbours, self._pushed, self._outputs)
-            results = RUN[call.op](flow, call, self._rank, self.size, arrays)
-            flow.finish()
-            return results
-
-        return self._links.call(at, run)
+    def _run(self, at: At, arrays: list[Buffer]) -> list[Buffer]:
+        call = at.call
+        flow = Flow(self._links, at, self._neighbours, self._pushed, self._outputs)
+        results = RUN[call.op](flow, call, self._rank, self.size, arrays)
+        flow.finish()
+        return results
 
     def _exchange(self, arrays: Sequence[Buffer], perm: Sequence[tuple[int, int]]) -> list[Buffer]:
         if all(self._is_near(source, destination) for source, destination in perm):
@@ -197,38 +180,8 @@ class RingCommunicator(CheckedCommunicator):
         onward = (self._rank + (1 if sending else -1)) % self.size
         return self._neighbours[sending ^ (other == onward)]
 
-    def _send(self, call: Call, arrays: list[Buffer]) -> None:
-        if call.peer == self._rank:
-            self._own_mail.send(call, arrays)
-            return
-        at = At(self._me, call, self._group, self._members)
-        links = self._links_to(call.peer, sending=True)
-
-        def run() -> None:
-            self._links.poll(0)
-            self._links.check_present(links[0], at)
-            self._links.circles.send(self._group, links[0].peer.rank, call.seq)
-            views = [as_bytes(array) for array in arrays]
-            for link, share in zip(links, shared_out(views, len(links)), strict=False):
-                push(at, 0, link, share)
-            self._links.wait([], at, links)
-
-        self._links.call(at, run)
-
-    def _recv(self, call: Call, specs: list[Spec]) -> list[Buffer]:
-        at = At(self._me, call, self._group, self._members)
-
-        def run() -> list[Buffer]:
-            if call.peer == self._rank:
-                return self._own_mail.recv(at)
-            outs: list[Buffer] = [self._outputs.empty(*spec) for spec in specs]
-            links = self._links_to(call.peer, sending=False)
-            shares = shared_out([as_bytes(out) for out in outs], len(links))
-            frames = [post(at, 0, link, share) for link, share in zip(links, shares, strict=False)]
-            self._links.wait(frames, at)
-            return outs
-
-        return self._links.call(at, run)
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Buffer:
+        return self._outputs.empty(shape, dtype)
 
 
 def _by_key(group: int, neighbours: Neighbours) -> dict[tuple[int, str, int], Link]:

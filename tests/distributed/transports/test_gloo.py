@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,9 +28,9 @@ from nuvec.distributed.transports import _messages
 from nuvec.distributed.transports.connect import connect
 from nuvec.distributed.transports.job import Job
 from nuvec.distributed.transports.wire import Wiring
-from nuvec.testing.contract import CONTRACT, on_threads
-from tests.distributed.contract_tools import MakeWorld, on_ranks, raises, same_bits
-from tests.distributed.worlds import mesh_jobs
+from nuvec.testing.contract import CONTRACT, MakeWorld, on_threads
+from nuvec.testing.contract_tools import raises, same_bits
+from tests.distributed.worlds import mesh_jobs, on_ranks
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,16 +49,6 @@ def world(family: str = "unix", timeout: float = 30.0) -> MakeWorld:
         return [partial(gloo_communicator, job) for job in mesh_jobs(size, family, timeout)]
 
     return make
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
-    def write(source: str) -> str:
-        path = tmp_path / "train.py"
-        path.write_text(textwrap.dedent(source))
-        return str(path)
-
-    return write
 
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -306,9 +295,9 @@ def test_torchs_own_groups_are_left_alone(script: Callable[[str], str], tmp_path
         print("ok", flush=True)
         """
     )
-    done = run("-m", "nuvec.launch", "--no-prefix", "-n", "2", source)
+    done = run("-m", "nuvec.launch", "-n", "2", source)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["ok", "ok"]
+    assert sorted(done.stdout.splitlines()) == ["[0] ok", "[1] ok"]
 
 
 def test_a_killed_rank_is_noticed_by_all(script: Callable[[str], str], tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,16 +54,6 @@ def ranks(size: int, *what: str, timeout: float = 110) -> list[str]:
     done = mpirun(size, "-m", "tests.distributed.transports.mpi_ranks", *what, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
-    def write(source: str) -> str:
-        path = tmp_path / "train.py"
-        path.write_text(textwrap.dedent(source))
-        return str(path)
-
-    return write
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])

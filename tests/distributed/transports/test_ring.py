@@ -20,15 +20,15 @@ from nuvec.core.errors import ConfigurationError, DistributedError, PeerError
 from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.hostfile import parse_hosts
 from nuvec.distributed.transports import _ring_collectives, _ring_links, connect
-from nuvec.distributed.transports._flow import shared_out
+from nuvec.distributed.transports._frames import shared_out
 from nuvec.distributed.transports._specs import as_bytes
 from nuvec.distributed.transports._writer import WrittenLink
 from nuvec.distributed.transports.job import Address, Job, listen
 from nuvec.distributed.transports.mesh import mesh_communicator
 from nuvec.distributed.transports.ring import RingCommunicator, ring_communicator
 from nuvec.distributed.transports.wire import Peer
-from tests.distributed.contract_tools import on_ranks, raises, values
-from tests.distributed.worlds import TRANSPORTS, mesh_jobs
+from nuvec.testing.contract_tools import raises, values
+from tests.distributed.worlds import TRANSPORTS, mesh_jobs, on_ranks
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -30,9 +30,9 @@ from nuvec.distributed.transports._signals import Awake, Signal
 from nuvec.distributed.transports.job import Address, Job
 from nuvec.distributed.transports.mesh import MeshCommunicator, mesh_communicator
 from nuvec.distributed.transports.shm import shm_communicator
-from tests.distributed.contract_tools import DTYPES, on_ranks, raises, reductions, same_bits, values
+from nuvec.testing.contract_tools import DTYPES, raises, reductions, same_bits, values
 from tests.distributed.processes import Processes
-from tests.distributed.worlds import TRANSPORTS, mesh_jobs
+from tests.distributed.worlds import TRANSPORTS, mesh_jobs, on_ranks
 
 pytestmark = pytest.mark.timeout(120)
 
