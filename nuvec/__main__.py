@@ -18,6 +18,7 @@ _TRANSPORTS: dict[str, str | None] = {
     "local": None,
     "mesh": None,
     "ring": None,
+    "shm": None,
     "mpi": "mpi4py",
     "gloo": "torch",
 }

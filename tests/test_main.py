@@ -10,5 +10,5 @@ def test_report() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nuvec"], capture_output=True, text=True, check=True, timeout=60
     )
-    for word in ("nuvec", "numpy", "python", "BLAS", "threads", "transport local"):
+    for word in ("nuvec", "numpy", "python", "BLAS", "threads", "transport local", "transport shm"):
         assert word in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import sys
@@ -140,7 +141,8 @@ def parse(arguments: Sequence[str]) -> Options:
         size=len(seats) or known.n,
         command=command,
         environment=environment,
-        directory=known.cwd,
+        # Absolute: to mpirun and to a login on another host a relative one would mean another.
+        directory=None if known.cwd is None else os.path.join(os.getcwd(), known.cwd),
         verbose=known.verbose,
         prefix=not known.no_prefix,
         python=known.python,
@@ -165,6 +167,8 @@ def _seats(known: argparse.Namespace, parser: argparse.ArgumentParser) -> list[S
         parser.error("how many ranks? -n 2, or --hosts h1,h2, or --hostfile hosts.json")
     elif known.repeat_hosts is not None:
         parser.error("--repeat-hosts is about --hosts or --hostfile: give one of them")
+    elif known.starting_port is not None and not known.print_hostfile:
+        parser.error("--starting-port: ranks of this host alone have no ports; give --hosts too")
     else:
         return []
     seats = seated(seats, known.n, known.repeat_hosts)

@@ -15,7 +15,10 @@ from nuvec.distributed.rendezvous import BACKEND
 __all__ = ["MpiMissing", "find_mpirun", "mpi_command"]
 
 _THEIRS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "MV2_COMM_")
-"""What a rank of another job has been told by its MPI, and would confuse a new one."""
+"""What a rank of another job has been told by its MPI, and would confuse a new one. Where this
+process is none, they are the user's settings of MPI."""
+
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
 
 
 class MpiMissing(Exception):
@@ -44,8 +47,10 @@ def mpi_command(options: Options) -> tuple[list[str], dict[str, str]]:
     mpirun = find_mpirun(options.python)
     per_host = Counter(seat.host for seat in options.seats)
     local_size = max(per_host.values(), default=options.size)
-    environment = shared_environment(local_size, {BACKEND: "mpi", **options.environment})
-    environment = {n: v for n, v in environment.items() if not n.startswith(_THEIRS)}
+    environment = shared_environment(local_size, {})
+    if any(environment.get(name) for name in _RANKS):
+        environment = {n: v for n, v in environment.items() if not n.startswith(_THEIRS)}
+    environment.update({BACKEND: "mpi", **options.environment})
     passed = [
         name
         for name in environment

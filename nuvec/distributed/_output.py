@@ -1,14 +1,15 @@
 """The ranks' output on the launcher's: whole lines, each prefixed by its rank.
 
 Two complications. A prompt or a progress bar has no newline yet: an unfinished line is shown once
-its rank has paused, and finished or restarted later. And the ranks that lose a peer print a
-traceback too, perhaps before the peer's own arrives: tracebacks are held back for a moment so that
-the one that explains the others can be shown first.
+its rank has paused or it has become long, and finished or restarted later. And the ranks that lose
+a peer print a traceback too, perhaps before the peer's own arrives: tracebacks are held back for a
+moment so that the one that explains the others can be shown first.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import time
 
 _COLORS = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue, red
@@ -16,6 +17,8 @@ _COLORS = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue, red
 PAUSE_SECONDS = 0.1
 HOLD_SECONDS = 2.0
 _TAIL_BYTES = 1 << 14
+_LINE_BYTES = 1 << 16
+"""What of an unfinished line is kept in memory at most."""
 
 
 class Screen:
@@ -33,7 +36,10 @@ class Screen:
         # Not through the stream's buffer: what could not be written would fail again at exit.
         try:
             while data:
-                data = data[os.write(self.fd, data) :]
+                try:
+                    data = data[os.write(self.fd, data) :]
+                except BlockingIOError:  # somebody who shares the stream has set it so
+                    select.select([], [self.fd], [])
         except OSError:
             pass
 
@@ -78,6 +84,8 @@ class RankStream:
                 self._show(line, b"\n")
         if self._held is None and self.rank == 0 and b"\r" in self._line:
             self._show_progress()
+        if self._held is None and len(self._line) > _LINE_BYTES:
+            self._show_unfinished()
 
     def tick(self, now: float) -> None:
         """Show what has waited long enough."""
@@ -85,8 +93,7 @@ class RankStream:
             if now - self._held_since > HOLD_SECONDS:
                 self.release()
         elif self._line and now - self._last > PAUSE_SECONDS:
-            line, self._line = self._line, b""
-            self._show(line, b"")
+            self._show_unfinished()
 
     def waits(self) -> bool:
         """Whether `tick` will have something to do."""
@@ -109,6 +116,10 @@ class RankStream:
         if self._held is None:
             self._held = []
             self._held_since = time.monotonic()
+
+    def _show_unfinished(self) -> None:
+        line, self._line = self._line, b""
+        self._show(line, b"")
 
     def _show(self, line: bytes, end: bytes) -> None:
         screen = self.screen

@@ -99,7 +99,9 @@ def why_not(error: OSError, program: str, directory: str | None) -> tuple[str, s
 
 
 _CLEANER = """
-trap '' INT TERM HUP QUIT; read -r line
+trap '' INT TERM HUP QUIT
+while read -r group; do case $group in end) groups= ;; *) groups="$groups $group" ;; esac; done
+for group in $groups; do kill -s KILL -- "-$group"; done
 rm -f -- "$0"/*.sock "$0"/hosts.json; rmdir -- "$0"
 """
 
@@ -115,18 +117,20 @@ def read_pipe(pipe: IO[bytes]) -> bytes | None:
 
 
 class Cleaner:
-    """Removes the job's socket directory when the launcher is gone, however it went.
+    """Ends what ranks have started, and removes the job's socket directory, when the launcher is
+    gone, however it went.
 
-    A shell that reads the pipe which ends with the launcher; out of its process group and its
+    A shell that reads a pipe which ends with the launcher; out of its process group and its
     terminal's reach. Where there is no shell, what a killed launcher leaves behind stays.
     """
 
-    def __init__(self, directory: str, lifeline: int) -> None:
+    def __init__(self, directory: str) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        reading, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _CLEANER, directory],
-                stdin=lifeline,
+                stdin=reading,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
@@ -134,11 +138,25 @@ class Cleaner:
             )
         except OSError:
             pass
+        finally:
+            os.close(reading)
 
-    def wait(self) -> None:
-        """Wait for its end, after the pipe's."""
+    def watch(self, group: int) -> None:
+        """Kill this process group too. The kernel ends a rank itself, not what it has started."""
+        self._tell(str(group))
+
+    def close(self) -> None:
+        """Let it end; the process groups are gone, and their numbers may be those of others."""
+        self._tell("end")
+        os.close(self._pipe)
         if self._process is not None:
             self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        try:
+            os.write(self._pipe, f"{line}\n".encode())
+        except OSError:  # there is no shell
+            pass
 
 
 class RankProcess:

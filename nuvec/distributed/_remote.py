@@ -35,6 +35,9 @@ from nuvec.distributed.hostfile import format_hosts
 from nuvec.distributed.meeting import free_port
 from nuvec.distributed.transports.job import Address
 
+REST_SECONDS = 0.2
+"""How long to read on what the processes that an ended rank has started write."""
+
 GRACE_SECONDS = 5.0
 """How long ranks have to end after SIGTERM when the launcher is gone."""
 
@@ -42,8 +45,9 @@ GRACE_SECONDS = 5.0
 class _Helper:
     """The ranks of one host."""
 
-    def __init__(self, directory: str, lifeline: int) -> None:
+    def __init__(self, directory: str, lifeline: int, cleaner: Cleaner) -> None:
         self.directory = directory
+        self.cleaner = cleaner
         self.lifeline = lifeline
         self.selector = selectors.PollSelector()
         self.frames = Frames()
@@ -123,10 +127,11 @@ class _Helper:
         """Say where the ranks of this host will listen."""
         addresses = []
         try:
-            for number, seat in self.job["seats"]:
+            seats = self.job["seats"]
+            for index, (number, seat) in enumerate(seats):
                 host = _number(seat["address"] or _reached() or seat["host"].rpartition("@")[2])
                 path = os.path.join(self.directory, f"{number}.sock")
-                port = seat["port"] or free_port(host)
+                port = seat["port"] or free_port(host, index, len(seats))
                 addresses.append(Address(self.job["host"], path, (host, port)))
         except (ConfigurationError, OSError) as error:
             self.write(
@@ -159,6 +164,7 @@ class _Helper:
                 self.write(pack(_control.REFUSED, number, {"message": text, "code": code}))
                 return
             self.ranks[number] = rank
+            self.cleaner.watch(rank.pid)
             self.write(pack(_control.STARTED, number, rank.pid))
             process = rank.process
             assert process.stdin is not None
@@ -195,10 +201,12 @@ class _Helper:
         """Say how a rank has ended, after all that it wrote (a grandchild may hold its pipes)."""
         process = rank.process
         pipes = ((process.stdout, _control.OUT), (process.stderr, _control.ERR))
+        deadline = time.monotonic() + REST_SECONDS
         for pipe, kind in pipes:
             assert pipe is not None
             while pipe in self.selector.get_map() and self.pass_on(number, pipe, kind):
-                pass
+                if time.monotonic() > deadline:
+                    break
         how = {"code": rank.exit_code, "killed_by": rank.killed_by}
         self.write(pack(_control.EXITED, number, how))
         self.told.add(number)
@@ -221,15 +229,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve one launcher; the exit code."""
     directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700
     lifeline, held = os.pipe()
-    cleaner = Cleaner(directory, lifeline)
-    helper = _Helper(directory, lifeline)
+    cleaner = Cleaner(directory)
+    helper = _Helper(directory, lifeline, cleaner)
     try:
         helper.run()
     finally:
         helper.end()
         os.close(lifeline)
         os.close(held)
-        cleaner.wait()
+        cleaner.close()
         shutil.rmtree(directory, ignore_errors=True)
     return 0
 

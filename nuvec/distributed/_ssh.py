@@ -298,9 +298,11 @@ class Host:
         self.hang_up()
         if self.rows is None:  # it has no ranks to end
             self.kill()
-        try:
-            self.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        while self.process.poll() is None and time.monotonic() < deadline:
+            # Read on: a helper that cannot write does not notice that it should end.
+            if not read_pipe(self.process.stdout):  # type: ignore[arg-type]
+                time.sleep(0.01)
+        if self.process.poll() is None:
             self._say(f"{self.name} has not ended its ranks in time", True)
         self.kill()
         self.process.wait()

@@ -10,12 +10,18 @@ import socket
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
+NUMBERS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD),
+)
 
 
 @contextlib.contextmanager
 def wakes(selector: selectors.BaseSelector, caught: Callable[[int], None]) -> Iterator[None]:
-    """Inside, each of `NUMBERS` ends the selector's wait; all but SIGCHLD are given to `caught`."""
+    """Inside, each of `NUMBERS` ends the selector's wait; all but SIGCHLD are given to `caught`.
+
+    A hang-up that is ignored, as under nohup, stays so.
+    """
     woken, wake = socket.socketpair()
     woken.setblocking(False)
     wake.setblocking(False)
@@ -31,7 +37,9 @@ def wakes(selector: selectors.BaseSelector, caught: Callable[[int], None]) -> It
             pass
 
     old_wake = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-    old = {number: signal.signal(number, catch) for number in NUMBERS}
+    keeps = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    numbers = [number for number in NUMBERS if not (keeps and number == signal.SIGHUP)]
+    old = {number: signal.signal(number, catch) for number in numbers}
     selector.register(woken, selectors.EVENT_READ, drain)
     try:
         yield

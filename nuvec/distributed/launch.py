@@ -48,6 +48,9 @@ GRACE_SECONDS = 5.0
 SETTLE_SECONDS = 0.1
 """How long after the first failure others may still turn out to have failed before it."""
 
+NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that tell a job something (to save its state, say) and are not meant to end it."""
+
 CAUSE_SECONDS = 2.0
 """How long to wait for the rank that failed by itself, when others say that they lost it."""
 
@@ -73,6 +76,8 @@ class _Launch:
         self.started = False
         self.gave_up: int | None = None
         """The exit code of a job that could not be started."""
+        self.failed: list[Rank] = []
+        """In the order in which they were seen to have failed."""
         self.first_failure: float | None = None
         self.culprit: Rank | None = None
         self.ending_since: float | None = None
@@ -118,7 +123,8 @@ class _Launch:
         directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700
         lifeline, held = os.pipe()
         cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
-        cleanup.callback(Cleaner(directory, lifeline).wait)
+        cleaner = Cleaner(directory)
+        cleanup.callback(cleaner.close)
         cleanup.callback(os.close, held)
         cleanup.callback(os.close, lifeline)
         secret, job = secrets.token_hex(32), secrets.token_hex(8)
@@ -145,6 +151,8 @@ class _Launch:
                 on = "" if what.startswith("--") else f" for rank {number}"
                 return self._give_up(f"cannot start {what}{on}: {reason}", code)
             cleanup.callback(rank.end)
+            if orphaned == signal.SIGKILL:
+                cleaner.watch(rank.pid)
             self.ranks.append(rank)
             who = "mpirun" if options.mpi else f"rank {number}"
             self.say(f"started {who} as process {rank.pid}")
@@ -189,7 +197,11 @@ class _Launch:
             return None
         rows = {number: row for host in self.hosts for number, row in (host.rows or {}).items()}
         hosts = format_hosts([rows[number] for number in range(self.options.size)])
-        if why := unreachable(parse_hosts(hosts)):
+        try:
+            why = unreachable(parse_hosts(hosts, "of this job"))
+        except ConfigurationError as error:
+            why = str(error)
+        if why:
             return self._give_up(why, 1)
         for host in self.hosts:
             host.start(hosts)
@@ -251,12 +263,14 @@ class _Launch:
 
     def _judge(self, now: float, settled: bool = False) -> None:
         """After a failure: find out whose it was, show it first, and end the others."""
-        failed = [rank for rank in self.ranks if rank.has_exited() and rank.exit_code]
-        if not failed or self.culprit is not None or self.ending_since is not None:
+        for rank in self.ranks:
+            if rank.has_exited() and rank.exit_code and rank not in self.failed:
+                self.failed.append(rank)
+        if not self.failed or self.culprit is not None or self.ending_since is not None:
             return
         if self.first_failure is None:
             self.first_failure = now
-        culprit = min(failed, key=self._innocence)
+        culprit = min(self.failed, key=self._innocence)  # of several the first
         patience = CAUSE_SECONDS if self._innocence(culprit) == 2 else SETTLE_SECONDS
         if not settled and now - self.first_failure < patience:
             return
@@ -304,6 +318,11 @@ class _Launch:
         if not self.started:
             self._give_up(f"ended by {_signal_name(number)}", 128 + number)
             return
+        if number in NOTICES:
+            self.say(f"passing on {_signal_name(number)}")
+            for rank in self.ranks:
+                rank.signal(number)
+            return
         if self.ending_since is not None:  # asked again: no more patience
             self.ending_since = time.monotonic() - GRACE_SECONDS
             return
@@ -327,7 +346,8 @@ class _Launch:
             screen = self.screens[1]
             start = b"\n" if screen.unfinished is not None else b""
             screen.unfinished = None
-            screen.write(start + f"nuvec.launch: {text}\n".encode())
+            # A path, unlike other text, may hold bytes that are not UTF-8.
+            screen.write(start + f"nuvec.launch: {text}\n".encode(errors="surrogateescape"))
 
 
 def _signal_name(number: int) -> str:

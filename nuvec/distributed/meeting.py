@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import secrets
 import socket
 import struct
 import tempfile
@@ -56,14 +57,16 @@ def meet(meeting: Meeting, secret: bytes, name: str, timeout: float) -> Place:
     job = Job(meeting.rank, (coordinator,) * meeting.size, secret, name, timeout)
     identity = Identity(secret, name, meeting.size, meeting.rank)
     deadline = time.monotonic() + timeout
-    directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700; gone once the ranks are connected
+    # Made once the ranks have met, so that one killed while it waits leaves none; gone once they
+    # are connected.
+    directory = os.path.join(tempfile.gettempdir(), f"nuvec-{secrets.token_hex(8)}")
     take_part = _coordinate if meeting.rank == 0 else _attend
     try:
         addresses = take_part(job, identity, where, deadline, directory)
     except BaseException as error:
-        os.rmdir(directory)
         error.add_note(f"while the ranks met at {show(where)}, as said by {meeting.said}")
         raise
+    os.mkdir(directory, 0o700)
     return Place(meeting.rank, addresses)
 
 
@@ -93,7 +96,7 @@ def _coordinate(
     connected: dict[int, tuple[socket.socket, object]] = {}
     try:
         accept_higher(job, identity, [listener], connected, deadline)  # type: ignore[arg-type]
-        rows = [_own_address(0, where[0], directory)]
+        rows = [_own_address(job, where[0], directory)]
         for rank in range(1, len(job.addresses)):
             rows.append(_receive(connected[rank][0], rank, deadline))
         addresses = parse_hosts(json.dumps({"ranks": [json.loads(row) for row in rows]}))
@@ -111,29 +114,31 @@ def _attend(
 ) -> tuple[Address, ...]:
     sock, _ = reach(job, identity, 0, where, deadline, {})
     with sock:
-        _send(sock, _own_address(job.rank, sock.getsockname()[0], directory), 0)
+        _send(sock, _own_address(job, sock.getsockname()[0], directory), 0)
         return parse_hosts(_receive(sock, 0, deadline), "the meeting's table")
 
 
-def _own_address(rank: int, number: str, directory: str) -> str:
+def _own_address(job: Job, number: str, directory: str) -> str:
     """Where this rank will listen, as its row of a host file."""
     address = Address(
         socket.gethostname(),
-        unix=os.path.join(directory, f"{rank}.sock"),
-        tcp=(number, free_port(number)),
+        unix=os.path.join(directory, f"{job.rank}.sock"),
+        tcp=(number, free_port(number, job.rank, len(job.addresses))),
     )
     row: str = json.dumps(json.loads(format_hosts([address]))["ranks"][0])
     return row
 
 
-def free_port(number: str) -> int:
+def free_port(number: str, index: int = 0, count: int = 1) -> int:
     """A TCP port of this address where nobody listens now.
+
+    For the one of `count` askers that is number `index`: two of them never get the same.
 
     It is below those that systems give to outgoing connections, so that only somebody who asks for
     this very port can take it before it is used.
     """
     for _ in range(100):
-        port = random.SystemRandom().randrange(10000, 32000)
+        port = random.SystemRandom().randrange(10000 + index, 32000, count)
         with socket.socket(family((number, port)), socket.SOCK_STREAM) as sock:
             try:
                 sock.bind((number, port))

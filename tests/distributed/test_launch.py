@@ -6,9 +6,11 @@ import contextlib
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -385,3 +387,32 @@ def test_a_held_traceback_is_shown_in_the_end(tmp_path: Path) -> None:
     stream.tick(time.monotonic() + 3)
     assert text().endswith("[1]   File x\n[1] ValueError: y\n")
     os.close(screen.fd)
+
+
+def test_a_line_without_end_does_not_stay_in_memory(tmp_path: Path) -> None:
+    screen, text = screen_of(tmp_path / "out")
+    stream = RankStream(0, screen, False)
+    for _ in range(41):
+        stream.feed(b"x" * (1 << 14))
+    assert len(text()) > 30 << 14
+    stream.feed(b"end\n")
+    assert text() == "[0] " + "x" * (41 << 14) + "end\n"
+    os.close(screen.fd)
+
+
+def test_all_reaches_a_stream_that_somebody_has_made_non_blocking() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    screen, data = Screen(writing, False), b"0123456789abcdef" * (1 << 16)
+    writer = threading.Thread(target=screen.write, args=(data,))
+    writer.start()
+    time.sleep(0.1)
+    got = b""
+    os.set_blocking(reading, False)
+    while len(got) < len(data) and (writer.is_alive() or select.select([reading], [], [], 0)[0]):
+        if select.select([reading], [], [], 0.1)[0]:
+            got += os.read(reading, 1 << 16)
+    writer.join()
+    os.close(reading)
+    os.close(writing)
+    assert got == data

@@ -148,3 +148,94 @@ def test_a_child_of_a_rank_is_not_a_rank(tmp_path: Path) -> None:
         assert f"[{rank}] parent 2 2" in lines
         (strict,) = (line for line in lines if line.startswith(f"[{rank}] strict"))
         assert f"started by rank {rank} of 2 (pid" in strict and "is not a rank" in strict
+
+
+def test_of_two_that_fail_the_first_is_named(script: Callable[[str], str], tmp_path: Path) -> None:
+    path = script(
+        f"""
+        mark = {str(tmp_path / "failed")!r}
+        if rank == 1:
+            time.sleep(0.3)
+            open(mark, "w").close()
+            os._exit(4)
+        while not os.path.exists(mark):
+            time.sleep(0.001)
+        time.sleep(0.03)
+        os._exit(5)
+        """
+    )
+    done = launch("-n", "2", path)
+    assert done.returncode == 4
+    assert "rank 1 exited with 4; ending the job" in done.stderr
+
+
+def test_a_killed_launcher_leaves_nothing_that_its_ranks_have_started(
+    script: Callable[[str], str],
+) -> None:
+    path = script(
+        """
+        child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+        print("pid", child.pid, flush=True)
+        time.sleep(60)
+        """
+    )
+    job = start("-n", "2", path)
+    assert job.stdout is not None and job.stderr is not None
+    pids = [int(job.stdout.readline().split()[-1]) for _ in range(2)]
+    job.kill()
+    job.wait()
+    job.stdout.close()
+    job.stderr.close()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_job_under_nohup_survives_a_hang_up(script: Callable[[str], str]) -> None:
+    path = script("print('up', flush=True); time.sleep(1); print('survived')")
+    words = ["nohup", sys.executable, "-m", "nuvec.launch", "-n", "1", path]
+    job = subprocess.Popen(
+        words,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert job.stdout is not None and job.stdout.readline() == "[0] up\n"
+    job.send_signal(signal.SIGHUP)
+    assert job.communicate(timeout=20)[0] == "[0] survived\n"
+    assert job.returncode == 0
+
+
+def test_a_user_signal_reaches_the_ranks_and_does_not_end_them(
+    script: Callable[[str], str],
+) -> None:
+    path = script(
+        """
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        print("up", flush=True)
+        signal.pause()
+        time.sleep(0.2)
+        print("saved")
+        """
+    )
+    job = start("-n", "2", path)
+    assert job.stdout is not None
+    for _ in range(2):
+        job.stdout.readline()
+    time.sleep(0.2)
+    job.send_signal(signal.SIGUSR1)
+    out, err = job.communicate(timeout=20)
+    assert job.returncode == 0, err
+    assert sorted(out.splitlines()) == ["[0] saved", "[1] saved"]
+
+
+def test_a_path_that_is_not_text_is_shown_as_it_is(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nuvec.launch", "-n", "1", "--cwd", b"/no\xff", "a.py"],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+    )
+    assert done.returncode == 127
+    assert done.stderr == b"nuvec.launch: cannot start --cwd /no\xff: No such file or directory\n"

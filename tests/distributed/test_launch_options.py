@@ -44,6 +44,7 @@ def test_hosts_on_the_command_line() -> None:
         (["-n", "2", "--backend", "local", "t.py"], "invalid choice: 'local'"),
         (["--hosts", "a", "--ssh", "", "t.py"], "--ssh is empty"),
         (["--hosts", "a"], "nothing to run"),
+        (["-n", "2", "--starting-port", "5000", "t.py"], "ranks of this host alone have no ports"),
     ],
 )
 def test_what_cannot_be_meant(
@@ -166,6 +167,32 @@ def test_the_command_for_mpich(tmp_path: Path) -> None:
     assert command[command.index("-wdir") + 1] == "/usr" and "-prepend-rank" in command
     assert {"A", "NUVEC_BACKEND"} <= set(command[command.index("-envlist") + 1].split(","))
     assert "--oversubscribe" not in command and "-x" not in command
+
+
+def test_the_users_settings_of_mpi_reach_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
+    python = stand_in(tmp_path, OPEN_MPI)
+    words = ["--python", python, "--backend", "mpi", "-n", "2", "--env", "PRTE_MCA_a=1", "t.py"]
+    command, environment = mpi_command(parse(words))
+    assert environment["OMPI_MCA_btl"] == "self,tcp"
+    # Inside a rank of another job they may be that job's; what the command line says stays.
+    monkeypatch.setenv("PMIX_RANK", "0")
+    command, environment = mpi_command(parse(words))
+    assert "OMPI_MCA_btl" not in environment and "PMIX_RANK" not in environment
+    assert environment["PRTE_MCA_a"] == "1" and command[command.index("PRTE_MCA_a") - 1] == "-x"
+
+
+def test_a_relative_directory_is_this_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse(["-n", "2", "--cwd", "sub", "t.py"]).directory == str(tmp_path / "sub")
+    python = stand_in(tmp_path, OPEN_MPI)
+    words = ["--python", python, "--backend", "mpi", "-n", "2", "--cwd", "sub", "t.py"]
+    command, _ = mpi_command(parse(words))
+    assert command[command.index("--wdir") + 1] == str(tmp_path / "sub")
 
 
 def test_mpiruns_output_and_exit_code_are_the_launchers(tmp_path: Path) -> None:

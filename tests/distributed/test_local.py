@@ -28,6 +28,7 @@ from nuvec.core.errors import (
 )
 from nuvec.distributed import Group, default_group, init, run_local, set_default_group
 from nuvec.distributed.transports import local
+from tests.distributed.processes import ROOT
 from tests.distributed.worlds import TRANSPORTS, on_ranks
 
 pytestmark = pytest.mark.timeout(30)
@@ -272,3 +273,10 @@ def test_a_compiled_function_forgets_ranks_that_have_ended() -> None:
     gc.collect()
     assert sum(group() is not None for group in groups) <= 2
     assert all(len(f._cache) <= 2 for f in (default, passed, asked))
+
+
+def test_the_worlds_of_the_tests_leave_no_directory(tmp_path: Path) -> None:
+    program = "from tests.distributed.worlds import mesh_jobs; mesh_jobs(2, 'unix')"
+    environment = dict(os.environ, TMPDIR=str(tmp_path), PYTHONPATH=str(ROOT))
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=30)
+    assert list(tmp_path.iterdir()) == []

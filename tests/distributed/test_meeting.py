@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -138,3 +141,32 @@ def test_a_name_that_means_this_machine_only(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_free_port_is_free_and_not_one_for_outgoing_connections() -> None:
     ports = {free_port("127.0.0.1") for _ in range(20)}
     assert len(ports) > 10 and all(10000 <= port < 32000 for port in ports)
+
+
+def test_a_rank_killed_while_it_waits_leaves_no_directory(tmp_path: Path) -> None:
+    port = free_port("127.0.0.1")
+    program = "from nuvec.distributed.rendezvous import find_job; find_job(timeout=30)"
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    rank = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=dict(os.environ, **variables, MASTER_PORT=str(port), TMPDIR=str(tmp_path)),
+        stderr=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while True:  # until it listens
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline and rank.poll() is None
+                time.sleep(0.02)
+    finally:
+        rank.kill()
+        rank.communicate()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_of_a_job_never_get_the_same_free_port() -> None:
+    ports = [{free_port("127.0.0.1", index, 3) for _ in range(30)} for index in range(3)]
+    assert all({port % 3 for port in own} == {(10000 + i) % 3} for i, own in enumerate(ports))

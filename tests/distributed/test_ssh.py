@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import glob
 import json
 import os
@@ -393,3 +394,27 @@ def test_an_interrupt_while_hosts_are_called(tmp_path: Path) -> None:
     _, err = job.communicate(timeout=30)
     assert job.returncode == 128 + signal.SIGINT
     assert "nuvec.launch: ended by SIGINT" in err and gone(pid)
+
+
+def test_a_host_under_two_names_is_said(server: SshServer, script: Callable[[str], str]) -> None:
+    user = getpass.getuser()
+    done = launch(
+        "--ssh", server.ssh, "--hosts", f"node1,{user}@node1", "--starting-port", "23456",
+        script(""),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("nuvec.launch: host file of this job: ranks 0 and 1 have the ")
+
+
+def test_what_a_rank_has_started_does_not_keep_the_job(
+    server: SshServer, script: Callable[[str], str]
+) -> None:
+    """It writes on and on; the rank has ended."""
+    path = script(
+        "subprocess.Popen(['yes', 'y' * 4000]); time.sleep(0.2); print('pid', os.getpid())"
+    )
+    begin = time.monotonic()
+    done = launch("--ssh", server.ssh, "--hosts", "node1", path)
+    assert done.returncode == 0, done.stderr
+    assert "has not ended its ranks" not in done.stderr
+    assert time.monotonic() - begin < 15

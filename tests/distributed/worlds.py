@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -21,9 +23,13 @@ TIMEOUT = 30.0
 
 
 def mesh_jobs(size: int, family: str, timeout: float = TIMEOUT) -> list[Job]:
-    """The job as each rank sees it, over Unix sockets or over TCP on ephemeral ports."""
+    """The job as each rank sees it, over Unix sockets or over TCP on ephemeral ports.
+
+    The directory of the Unix sockets goes with this process.
+    """
     if family == "unix":
         directory = tempfile.mkdtemp(prefix="nuvec-test-")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
         paths = [os.path.join(directory, f"{rank}.sock") for rank in range(size)]
         addresses = tuple(Address("localhost", unix=path) for path in paths)
         return [Job(rank, addresses, b"test secret", timeout=timeout) for rank in range(size)]
