@@ -175,7 +175,6 @@ def _read_nuvec(environment: Environment) -> Place:
             "ranks are unknown"
         )
     elif directory:
-        check_private(directory, f"NUVEC_SOCKET_DIR={directory}")
         addresses = tuple(
             Address("localhost", unix=os.path.join(directory, f"{other}.sock"))
             for other in range(size)
@@ -187,7 +186,15 @@ def _read_nuvec(environment: Environment) -> Place:
             f"NUVEC_WORLD_SIZE={size} but nothing says where the ranks are: set NUVEC_HOSTFILE, or "
             "for one host NUVEC_SOCKET_DIR to a private directory (`nuvec.launch` does it)"
         )
-    return place_of("NUVEC_RANK", rank, addresses)
+    place = place_of("NUVEC_RANK", rank, addresses)
+    if directory and not hostfile:
+        if not os.path.isdir(directory):
+            raise ConfigurationError(
+                f"NUVEC_SOCKET_DIR={directory} is not a directory: make it before the first rank "
+                f"starts, `mkdir -m 700 {directory}`; the last one to join removes it"
+            )
+        check_private(directory, f"NUVEC_SOCKET_DIR={directory}")
+    return place
 
 
 # MLX's variables.

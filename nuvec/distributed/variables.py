@@ -89,15 +89,30 @@ def read_foreign(environment: Environment) -> Place | Meeting | None:
     for launcher in FOREIGN:
         if environment.get(launcher.rank) and environment.get(launcher.size):
             return _read(launcher, environment)
-    for missing, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+    for launcher in FOREIGN:
+        for missing, other in ((launcher.rank, launcher.size), (launcher.size, launcher.rank)):
+            if environment.get(other):
+                _check_half(launcher, missing, other, environment)
+    return None
+
+
+def _check_half(launcher: Foreign, missing: str, other: str, environment: Environment) -> None:
+    """Raise where `other` is set, and without `missing` does not mean a process that is alone."""
+    if launcher.name == "torchrun":
         # These names are common: half of them alone may mean anything.
-        if environment.get(other) and environment.get("MASTER_ADDR"):
+        if environment.get("MASTER_ADDR"):
             raise ConfigurationError(
                 f"{shown(environment, (other, 'MASTER_ADDR'))} is set but {missing} is not: each "
                 f"process of a job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which "
                 "torchrun sets. If this process is meant to be alone, unset MASTER_ADDR"
             )
-    return None
+    # In an allocation, or a batch script that asks for no number of tasks, a process is alone.
+    elif launcher.name != "Slurm" or (other == launcher.rank and environment[other] != "0"):
+        raise ConfigurationError(
+            f"{shown(environment, (other,))} is set but {missing} is not: {launcher.name} sets "
+            "both in each process of a job. If this process is meant to be alone, NUVEC_RANK=0 "
+            "NUVEC_WORLD_SIZE=1"
+        )
 
 
 def _read(launcher: Foreign, environment: Environment) -> Place | Meeting:
@@ -124,7 +139,8 @@ def _read(launcher: Foreign, environment: Environment) -> Place | Meeting:
                 "meant to be alone, NUVEC_RANK=0 NUVEC_WORLD_SIZE=1"
             )
         nodes = environment.get("SLURM_STEP_NUM_NODES")
-        if nodes and whole_number("SLURM_STEP_NUM_NODES", nodes) == 1:
+        number = whole_number("SLURM_STEP_NUM_NODES", nodes) if nodes else None
+        if number == 1 or (number is None and not re.search(r"[\[,]", step)):
             local = size
     if local == size:
         return _one_host(launcher, environment, rank, size)

@@ -30,12 +30,13 @@ def test_nothing_is_set() -> None:
     assert find_job({"NUVEC_SECRET": "x", "RANK": "", "NUVEC_RANK": ""}) is None
 
 
-def test_the_launchers_variables() -> None:
+def test_the_launchers_variables(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
     job = find_job(
         {
             "NUVEC_RANK": "1",
             "NUVEC_WORLD_SIZE": "2",
-            "NUVEC_SOCKET_DIR": "/some/where",
+            "NUVEC_SOCKET_DIR": str(tmp_path),
             "NUVEC_SECRET": "s",
             "NUVEC_JOB": "j",
         },
@@ -43,8 +44,8 @@ def test_the_launchers_variables() -> None:
     )
     assert job is not None
     assert (job.rank, job.secret, job.name, job.timeout) == (1, b"s", "j", 7.0)
-    assert [a.unix for a in job.addresses] == ["/some/where/0.sock", "/some/where/1.sock"]
-    assert job.route(0) == "/some/where/0.sock"
+    assert [a.unix for a in job.addresses] == [f"{tmp_path}/0.sock", f"{tmp_path}/1.sock"]
+    assert job.route(0) == f"{tmp_path}/0.sock"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,10 @@ def test_ranks_of_one_host_use_unix_sockets() -> None:
         ({"NUVEC_RANK": "2", "NUVEC_WORLD_SIZE": "2", "NUVEC_SOCKET_DIR": "/x"}, "0 to 1"),
         ({"NUVEC_RANK": "-1", "NUVEC_WORLD_SIZE": "2", "NUVEC_SOCKET_DIR": "/x"}, "out of range"),
         ({"NUVEC_RANK": "0", "NUVEC_HOSTFILE": "/no/such/file"}, "No such file"),
+        (
+            {"NUVEC_RANK": "1", "NUVEC_WORLD_SIZE": "2", "NUVEC_SOCKET_DIR": "/no/such"},
+            "NUVEC_SOCKET_DIR=/no/such is not a directory: make it before .* `mkdir -m 700",
+        ),
     ],
 )
 def test_contradictory_variables(environment: dict[str, str], message: str) -> None:

@@ -66,6 +66,7 @@ def test_torchruns() -> None:
         {**PMI, "MPI_LOCALNRANKS": "4", "MPI_LOCALRANKID": "1"},
         {"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_SIZE": "4"},
         {**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "node03"},
+        {**SLURM, "SLURM_STEP_NODELIST": "node03"},
         # Slurm's own, with srun --mpi=pmi2.
         {**SLURM, **PMI, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "node03"},
     ],
@@ -171,8 +172,26 @@ def test_a_job_of_one_rank_and_no_job() -> None:
     for launcher in FOREIGN:
         alone = find_job({launcher.rank: "0", launcher.size: "1"})
         assert alone is not None and len(alone.addresses) == 1
-        assert find_job({launcher.rank: "0"}) is None
     assert read_foreign({"WORLD_SIZE": "4"}) is None
+    assert read_foreign({"RANK": "3"}) is None
+    # A shell in an allocation, and a batch script without a number of tasks.
+    assert read_foreign({"SLURM_NTASKS": "4"}) is None
+    assert read_foreign({"SLURM_PROCID": "0"}) is None
+
+
+@pytest.mark.parametrize("name", ["PMI", "OMPI_COMM_WORLD", "MV2_COMM_WORLD"])
+def test_half_of_what_a_launcher_says(name: str) -> None:
+    """Never a group of one for each of its processes."""
+    rank, size = f"{name}_RANK", f"{name}_SIZE"
+    text = error({rank: "0"})
+    assert f"{rank}=0 is set but {size} is not" in text and "NUVEC_WORLD_SIZE=1" in text
+    assert f"{size}=4 is set but {rank} is not" in error({size: "4"})
+    # Of two launchers the one that says everything counts.
+    assert meeting({rank: "0", **TORCH}).rank == 1
+
+
+def test_half_of_what_slurm_says() -> None:
+    assert "SLURM_PROCID=1 is set but SLURM_NTASKS is not" in error({"SLURM_PROCID": "1"})
 
 
 @pytest.mark.parametrize("launcher", FOREIGN, ids=lambda launcher: launcher.name)

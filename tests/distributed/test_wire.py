@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from nuvec.core.errors import DistributedError
+from nuvec.core.errors import ConfigurationError, DistributedError
 from nuvec.distributed.communicator import Buffer
 from nuvec.distributed.transports._call import Call, Op
 from nuvec.distributed.transports._link import Aborted, Link, Lost, Unexpected
@@ -26,7 +26,6 @@ from nuvec.distributed.transports.wire import (
     Identity,
     Kind,
     Peer,
-    Refused,
     Stranger,
     accept_side,
     connect_side,
@@ -158,10 +157,10 @@ def test_a_wrong_rank_is_a_stranger() -> None:
 
 def test_a_rank_that_cannot_join_is_told_why() -> None:
     one, other = meet(connect_side(identity(2), 0), accept_side(identity(0), {(2, 0)}))
-    assert isinstance(one, Refused) and "already taken" in str(one)
+    assert isinstance(one, ConfigurationError) and "already taken" in str(one)
     assert isinstance(other, Stranger)
     one, _ = meet(connect_side(identity(2, world=4), 0), accept_side(identity(0), set()))
-    assert isinstance(one, Refused) and "world size" in str(one)
+    assert isinstance(one, ConfigurationError) and "world size" in str(one)
 
 
 def test_no_changed_byte_goes_unnoticed() -> None:

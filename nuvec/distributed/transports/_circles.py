@@ -15,7 +15,7 @@ last, when all others are in their waits.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from nuvec.core.errors import DistributedError
@@ -41,16 +41,16 @@ class _Wait(NamedTuple):
 class Circles:
     """One rank's part in finding circles."""
 
-    def __init__(self, rank: int, sent: Callable[[Question], bool] = lambda question: True) -> None:
-        """`sent` says whether a rank that is in the collective of a question has sent the frame
-        that it asks for; where it sends all of them at once, it has."""
+    def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._has_sent = sent
         self._serial = 0
         """Numbers this rank's waits: a question belongs to one."""
         self._begun: dict[int, int] = {}
         """How many collectives this rank has begun, by group."""
-        self._sent: dict[tuple[int, int], int] = {}
+        self._frames: dict[int, dict[Link, tuple[int, int]]] = {}
+        """The last collective begun and how many of its frames this rank has sent, by group and
+        link, where they are counted."""
+        self._sent: dict[int, dict[int, int]] = {}
         """How many messages this rank has sent, by group and receiver (a rank of the job)."""
         self._asked: set[tuple[int, int]] = set()
         """The questions handed on in this wait, by origin and its serial number."""
@@ -60,8 +60,18 @@ class Circles:
     def begin(self, group: int, seq: int) -> None:
         self._begun[group] = seq + 1
 
+    def counted(self, group: int) -> dict[Link, tuple[int, int]]:
+        """Where to note, for each link, the collective's number and how many of its frames have
+        been sent. Of a group that does not, a rank has sent all of them once it has begun."""
+        return self._frames.setdefault(group, {})
+
     def send(self, group: int, receiver: int, seq: int) -> None:
-        self._sent[group, receiver] = seq + 1
+        self._sent.setdefault(group, {})[receiver] = seq + 1
+
+    def forget(self, group: int) -> None:
+        """A group is gone, and with it whoever might ask about it."""
+        for noted in (self._begun, self._frames, self._sent):
+            noted.pop(group, None)  # type: ignore[attr-defined]
 
     def wait(self) -> None:
         """Another wait begins."""
@@ -83,7 +93,7 @@ class Circles:
         """
         head, origin, sides = question.head, question.origin, question.sides
         if head.op == Op.RECV:
-            if self._sent.get((head.group, question.asker), 0) > head.seq:
+            if self._sent.get(head.group, {}).get(question.asker, 0) > head.seq:
                 return False
         else:
             begun = self._begun.get(head.group, 0)
@@ -95,6 +105,11 @@ class Circles:
             self._asked.add(origin)
             self._pass_on(origin, sides, _Wait(call, group, text), missing)
         return True
+
+    def _has_sent(self, question: Question) -> bool:
+        """Whether this rank, in the collective of a question, has sent the frame it asks for."""
+        head, counted = question.head, self._frames.get(question.head.group)
+        return counted is None or counted.get(question.link, (-1, 0)) > (head.seq, head.step)
 
     def _pass_on(
         self, origin: tuple[int, int], sides: str, wait: _Wait, missing: Mapping[Link, int]

@@ -9,31 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nuvec.distributed.transports._circles import Question
 from nuvec.distributed.transports._frames import Frame, Views, post, push, shared_out
-from nuvec.distributed.transports._link import Link, Receive
+from nuvec.distributed.transports._link import Receive
 from nuvec.distributed.transports._links import At, Links
 from nuvec.distributed.transports._outputs import Outputs
 from nuvec.distributed.transports._ring_links import Neighbours
 from nuvec.distributed.transports._writer import LARGE
 
-__all__ = ["Flow", "Pushed"]
-
-
-class Pushed:
-    """How many frames of which collective were sent last, for each link and group."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[Link, int], tuple[int, int]] = {}
-
-    def note(self, link: Link, group: int, seq: int, count: int) -> None:
-        """Noted before the first byte goes out."""
-        self._last[link, group] = seq, count
-
-    def covers(self, question: Question) -> bool:
-        """Whether the frame of a question has been sent."""
-        head = question.head
-        return self._last.get((question.link, head.group), (-1, 0)) > (head.seq, head.step)
+__all__ = ["Flow"]
 
 
 def _size(receive: Receive) -> int:
@@ -43,10 +26,9 @@ def _size(receive: Receive) -> int:
 class Flow:
     """One collective of a group of at least two ranks."""
 
-    def __init__(
-        self, links: Links, at: At, neighbours: Neighbours, pushed: Pushed, outputs: Outputs
-    ) -> None:
-        self._links, self._at, self._pushed = links, at, pushed
+    def __init__(self, links: Links, at: At, neighbours: Neighbours, outputs: Outputs) -> None:
+        self._links, self._at = links, at
+        self._counted = links.circles.counted(at.group)
         self.empty = outputs.empty
         self._next, self._previous = neighbours
         self.channels = len(self._next)
@@ -58,7 +40,7 @@ class Flow:
         arrived."""
         step, link, at = self._sent[channel], self._next[channel], self._at
         self._sent[channel] += 1
-        self._pushed.note(link, at.group, at.call.seq, step + 1)
+        self._counted[link] = at.call.seq, step + 1  # before the first byte goes out
         push(at, step, link, list(views))
 
     def expect(self, channel: int, views: Views | None, number: int | None = None) -> Frame:

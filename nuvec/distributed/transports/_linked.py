@@ -3,6 +3,7 @@ run, and messages from one rank to another."""
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -28,7 +29,8 @@ class LinkedCommunicator(CheckedCommunicator):
         self._links = links
         self._me = self._members[rank]
         self._own_mail = OwnMail()
-        links.members[group] = self._members
+        links.groups.join(group, self._members)
+        weakref.finalize(self, links.groups.let_go, group).atexit = False
 
     @abstractmethod
     def _links_to(self, other: int, sending: bool) -> Sequence[Link]:

@@ -19,6 +19,8 @@ from nuvec.core.errors import DistributedError, MismatchError, PeerError
 from nuvec.distributed.transports._call import Op, mismatch
 from nuvec.distributed.transports._checked import LONGEST_WAIT, again
 from nuvec.distributed.transports._circles import ASK_SECONDS, Circles, Question
+from nuvec.distributed.transports._known import KnownGroups
+from nuvec.distributed.transports._leaving import linger, warn_of_unreceived
 from nuvec.distributed.transports._link import Link, Receive
 from nuvec.distributed.transports._naming import (
     At,
@@ -38,9 +40,6 @@ T = TypeVar("T")
 TELL_SECONDS = 0.25
 """How long a failing rank goes on writing so that its reason fits between two frames."""
 
-LINGER_SECONDS = 2.0
-"""How long a leaving rank waits for TCP to hand over its last bytes."""
-
 
 class Links:
     """The links of the rank `rank` to its peers (by rank of the job)."""
@@ -51,9 +50,8 @@ class Links:
         links: Mapping[Any, Link],
         timeout: float,
         warn_after: float,
-        sent: Callable[[Question], bool] = lambda question: True,
     ) -> None:
-        """`links` may have any keys; `sent` is that of `Circles`."""
+        """`links` may have any keys."""
         self.rank = rank
         self.links = dict(links)
         self.timeout = timeout
@@ -63,9 +61,9 @@ class Links:
         self.broken: DistributedError | None = None
         self._untold = False
         """Whether another thread has broken the group, and has left it to the call to say so."""
-        self.circles = Circles(rank, sent)
-        self.members: dict[int, tuple[int, ...]] = {}
-        """The members of each group, to describe a peer's call on another group than ours."""
+        self.circles = Circles(rank)
+        self.groups = KnownGroups(self.circles.forget)
+        """All of this rank, to describe a peer's call on another group than ours."""
         self._by_fd: dict[int, Link] = {}
         self._doorbells: dict[int, Callable[[], None]] = {}
         self._askers: dict[Link, Head] = {}
@@ -77,7 +75,7 @@ class Links:
         self._woken.setblocking(False)
         self._wake.setblocking(False)
         self._poller.register(self._woken.fileno(), select.POLLIN)
-        self._closed = False
+        self._closed = self._forked = False
 
     def add(self, links: Mapping[Any, Link]) -> None:
         """Have further links, over which nothing has been sent or received."""
@@ -243,7 +241,7 @@ class Links:
                 same = at.call.op < Op.SEND and (group, seq) == (at.group, at.call.seq)
                 if same and Receive(early.key, at.call, None).check(early.head, early.specs):
                     continue
-                theirs = described(early.head, early.specs, self.members.get(group))
+                theirs = described(early.head, early.specs, self.groups.members(group))
                 raise mismatch((self.rank, at.text()), (link.peer.rank, theirs))
 
     def check_present(self, link: Link, at: At) -> None:
@@ -257,6 +255,11 @@ class Links:
 
     def check_usable(self) -> None:
         """Raise if an earlier error has broken the group, or this rank has left it."""
+        if self._forked:
+            raise DistributedError(
+                "a forked child cannot use its parent's connections: it is not a rank. Communicate "
+                'in the parent, or start a process that is no fork (multiprocessing\'s "spawn")'
+            )
         if self.broken is not None:
             raise type(self.broken)(f"the group is broken since an earlier error: {self.broken}")
         if self._closed:
@@ -293,6 +296,8 @@ class Links:
 
     def abort(self, reason: str) -> None:
         """Break the group; may be called from a thread other than that of a running call."""
+        if self._forked:
+            return  # the parent's peers are none of the child's business
         if self.broken is None:
             self.broken = PeerError(f"rank {self.rank} ({socket.gethostname()}): {reason}")
         self._untold = True
@@ -349,11 +354,14 @@ class Links:
 
     def close(self) -> None:
         """Say goodbye and close every connection. Harmless when done twice."""
+        if self._forked:  # where the lock may be held by a thread that there is not
+            return
         with self.lock:
             if self._closed:
                 return
             self._closed = True
-            self._warn_of_unreceived()
+            if self.broken is None:
+                warn_of_unreceived(self.rank, self.links.values())
             self._leave()
             self._woken.close()
             self._wake.close()
@@ -363,41 +371,9 @@ class Links:
         for link in self.links.values():
             if self.broken is None and not link.ended:
                 link.push([goodbye])
-        self._linger()
+        linger(self.links.values())
         for link in self.links.values():
             link.close()
-
-    def _warn_of_unreceived(self) -> None:
-        for link in self.links.values():
-            count = sum(kind == Kind.POINT_TO_POINT for kind, *_ in link.early)
-            if count and self.broken is None:
-                _log.warning(
-                    "rank %d leaves without having received %d messages of %s",
-                    self.rank,
-                    count,
-                    name_of(link),
-                )
-
-    def _linger(self) -> None:
-        """Let the last bytes reach the peers.
-
-        Closing a TCP socket with unread input resets the connection and drops what is still on
-        its way out, so input is read and thrown away until the output has been acknowledged.
-        """
-        deadline = time.monotonic() + LINGER_SECONDS
-        links = list(self.links.values())
-        while True:
-            for link in links:
-                if link.pending:
-                    link.flush()
-                if not link.pending:
-                    link.shutdown(socket.SHUT_WR)
-                if not link.ended:
-                    link.discard()
-            links = [link for link in links if link.pending or link.unacknowledged()]
-            if not links or time.monotonic() > deadline:
-                return
-            time.sleep(0.002)
 
     def close_in_child(self) -> None:
         """After a fork: drop the child's copies, so that the parent's death is still noticed."""
@@ -405,7 +381,7 @@ class Links:
             link.sock.close()
         self._woken.close()
         self._wake.close()
-        self.broken = DistributedError("a forked child cannot use its parent's connections")
+        self._forked = True
 
 
 class AbortRequested(Exception):

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from nuvec.core.errors import DistributedError
 from nuvec.distributed.transports._forks import close_after_fork
+from nuvec.distributed.transports._leaving import LINGER_SECONDS
 from nuvec.distributed.transports._link import Link
-from nuvec.distributed.transports._links import LINGER_SECONDS, TELL_SECONDS, AbortRequested, Links
+from nuvec.distributed.transports._links import TELL_SECONDS, AbortRequested, Links
 from nuvec.distributed.transports._specs import as_bytes
 from nuvec.distributed.transports.wire import (
     HEADER,
@@ -200,4 +200,4 @@ class MessageLinks(Links):
         self._drain(LINGER_SECONDS)
 
     def close_in_child(self) -> None:
-        self.broken = DistributedError("a forked child cannot use its parent's connections")
+        self._forked = True

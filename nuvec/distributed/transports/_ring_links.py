@@ -43,14 +43,15 @@ _ROOM = 1024
 
 def connect_ring(
     job: Job,
-    previous: int,
-    following: int,
+    previous: int | None,
+    following: int | None,
     sockets: int,
     listeners: Sequence[socket.socket],
     look: Callable[[], None] = lambda: None,
 ) -> Neighbours:
     """Connect to the two neighbours by `sockets` sockets each; closes the listeners.
 
+    previous, following -- their ranks; None for one that is not connected to
     look -- what to look after meanwhile; it may raise
 
     Raises as `connect` does, and `ConfigurationError` where neighbours were told different numbers
@@ -68,10 +69,11 @@ def connect_ring(
         check_alive(outgoing)
         look()
 
-    wanted = {(previous, channel): channel for channel in range(sockets)}
+    wanted = {(previous, c): c for c in range(sockets)} if previous is not None else {}
     acceptor = Acceptor(job, identity, listeners, wanted, incoming, look_after)
     try:
-        for channel in range(sockets):
+        for channel in range(sockets if following is not None else 0):
+            assert following is not None
             routes = _routes(job, following)
             outgoing[channel] = reach(
                 job,
@@ -89,7 +91,10 @@ def connect_ring(
             sock.close()
         raise
     finally:
-        stop_accepting(job, acceptor, listeners)
+        if listeners:
+            stop_accepting(job, acceptor, listeners)
+        else:
+            acceptor.close()
     return _links(outgoing), _links(incoming)
 
 

@@ -17,6 +17,7 @@ the last one was of another group, its ranks have to say that they are done with
 
 from __future__ import annotations
 
+import logging
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ from nuvec.distributed.transports._shared_memory import (
 )
 from nuvec.distributed.transports._signals import Signal
 from nuvec.distributed.transports.wire import Kind
+
+_log = logging.getLogger(__name__)
 
 SMALL = 1 << 16
 """Up to this many bytes every rank folds all of a reduction."""
@@ -283,14 +286,26 @@ class SharedCollective:
 
     def _await_readers(self) -> None:
         """Wait until the ranks of the last call, which was of another group, are done with it."""
-        deadline = time.monotonic() + self._links.timeout
+        links, at = self._links, self._at
+        started = time.monotonic()
+        warned = False
         while late := self._memory.still_reading():
-            self._links.poll(POLL_SECONDS)
-            if time.monotonic() > deadline:
+            links.poll(POLL_SECONDS)
+            waited = time.monotonic() - started
+            who = names_of(links.links[rank] for rank in late)
+            if waited >= links.timeout:
                 raise PeerError(
-                    f"rank {self._at.rank} gave up after {self._links.timeout:.0f} s "
-                    f"(NUVEC_TIMEOUT) at {self._at.text()}: an earlier call has not been ended by "
-                    + names_of(self._links.links[rank] for rank in late)
+                    f"rank {at.rank} gave up after {waited:.0f} s (NUVEC_TIMEOUT) at {at.text()}: "
+                    f"an earlier call has not been ended by {who}"
+                )
+            if waited >= links.warn_after and not warned:
+                warned = True
+                _log.warning(
+                    "rank %d has waited %.0f s at %s for an earlier call to be ended by %s",
+                    at.rank,
+                    waited,
+                    at.text(),
+                    who,
                 )
 
     def _wait(self, k: int) -> None:

@@ -31,7 +31,6 @@ from nuvec.distributed.transports.wire import (
     Handshake,
     Identity,
     Peer,
-    Refused,
     Stranger,
     Wiring,
     connect_side,
@@ -167,7 +166,7 @@ def reach(
                 raise OSError(errno.ECONNREFUSED, "connected to itself")
             peer = _run(sock, connect_side(identity, other, channel), patience, meanwhile)
             return sock, peer
-        except (Refused, PeerError):
+        except (ConfigurationError, PeerError):
             sock.close()
             raise
         except Stranger as error:

@@ -34,8 +34,8 @@ from torch.distributed.distributed_c10d import ProcessGroupGloo
 from nuvec.core.errors import DistributedError, PeerError
 from nuvec.distributed.communicator import Buffer, Communicator
 from nuvec.distributed.transports._checked import LONGEST_WAIT
+from nuvec.distributed.transports._leaving import LINGER_SECONDS
 from nuvec.distributed.transports._link import Lost
-from nuvec.distributed.transports._links import LINGER_SECONDS
 from nuvec.distributed.transports._messages import SHORT, MessageLink, MessageLinks
 from nuvec.distributed.transports.connect import connect
 from nuvec.distributed.transports.job import Job, listen

@@ -104,6 +104,8 @@ class MpiLinks(MessageLinks):
         self._comm = comm
         self._all = {p.rank: MpiLink(p, comm) for p in peers if p.rank != comm.Get_rank()}
         self._status = MPI.Status()
+        self._groups: dict[tuple[int, ...], MPI.Comm] = {}
+        """What `group_comm` has made."""
         self._unfinished: list[MPI.Request] = []
         super().__init__(comm.Get_rank(), self._all, timeout, warn_after)
 
@@ -140,6 +142,20 @@ class MpiLinks(MessageLinks):
             time.sleep(0 if waited < 1 else MAX_PAUSE)
         self._unfinished.pop()
 
+    def group_comm(self, parent: MPI.Comm, members: tuple[int, ...], rank: int) -> MPI.Comm:
+        """MPI's communicator for a group that is split from that of `parent`.
+
+        Groups of the same ranks in the same order have one in common, for MPI has only so many and
+        no rank can free its own alone. They never use it at the same time: a rank is in one call
+        at a time, and all of the group's ranks are in that one before MPI's part of it begins.
+        """
+        known = self._groups.get(members)
+        # MPI's colours have 31 bits: the group's first member, which is in no other group.
+        comm = parent.Split(MPI.UNDEFINED if known is not None else members[0], rank)
+        if known is None:
+            known = self._groups[members] = comm
+        return known
+
     def _look(self) -> bool:
         """Take in what has arrived; whether anything has."""
         moved = False
@@ -174,8 +190,7 @@ class MpiCommunicator(MeshCommunicator):
         return "mpi"
 
     def _subgroup(self, rank: int, members: Sequence[int], group: int) -> Communicator:
-        # MPI's colours have 31 bits: the group's first member, which is in no other group.
-        comm = self._comm.Split(members[0], rank)
+        comm = self._mpi_links.group_comm(self._comm, tuple(members), rank)
         return MpiCommunicator(self._mpi_links, rank, members, group, comm)
 
     def _move(self, at: At, arrays: list[Buffer]) -> list[Buffer]:

@@ -15,7 +15,9 @@ A collective completes nowhere before every rank has begun the same one, since e
 frame of every rank or follows a round of empty ones. A death is noticed by the neighbours, who pass
 it on round the ring as soon as they are in a call.
 
-A group that a split forms has a ring of its own.
+A group that a split forms is a ring of its own, over the connections that there are: new ones are
+made for neighbours that have none yet, and kept for later groups. Frames say of which group they
+are.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import numpy as np
 from nuvec.core.errors import ConfigurationError, DistributedError
 from nuvec.distributed.communicator import Buffer, Communicator, Spec
 from nuvec.distributed.transports._call import Call, Op
-from nuvec.distributed.transports._flow import Flow, Pushed
+from nuvec.distributed.transports._flow import Flow
 from nuvec.distributed.transports._forks import close_after_fork
 from nuvec.distributed.transports._link import Link
 from nuvec.distributed.transports._linked import LinkedCommunicator
@@ -45,10 +47,10 @@ from nuvec.distributed.transports._ring_links import (
     listen_on,
     with_addresses,
 )
+from nuvec.distributed.transports._writer import WrittenLink
 from nuvec.distributed.transports.connect import check_secret, remove_directory
 from nuvec.distributed.transports.job import Job, retire
 from nuvec.distributed.transports.single import SingleCommunicator
-from nuvec.distributed.transports.wire import Kind, pack_head
 
 __all__ = ["RingCommunicator", "ring_communicator"]
 
@@ -69,15 +71,13 @@ class RingCommunicator(LinkedCommunicator):
         self,
         job: Job,
         links: Links,
-        pushed: Pushed,
         rank: int,
         members: Sequence[int],
         group: int,
         neighbours: Neighbours,
     ) -> None:
         super().__init__(links, rank, members, group)
-        self._job, self._pushed = job, pushed
-        self._neighbours = neighbours
+        self._job, self._neighbours = job, neighbours
         self._outputs = Outputs()
 
     @property
@@ -85,34 +85,39 @@ class RingCommunicator(LinkedCommunicator):
         return "ring"
 
     def close(self) -> None:
+        self._closed = True
         self._outputs.clear()
         if self._group == 0:
             self._links.close()
-        elif not self._closed and self._links.broken is None:
-            with self._links.lock:
-                for link in (*self._neighbours[0], *self._neighbours[1]):
-                    if not link.ended:
-                        link.push([pack_head(Kind.BYE, 0, 0, 0, 0, 0, 0, 0)])
-        self._closed = True
 
     # Groups.
 
     def _subgroup(self, rank: int, members: Sequence[int], group: int) -> Communicator:
-        own = self._job.addresses[self._me]
+        me, own = self._me, self._job.addresses[self._me]
+        before, after = members[rank - 1], members[(rank + 1) % len(members)]
+        sockets = len(self._neighbours[0])
+        incoming, outgoing = self._connected(before, me), self._connected(me, after)
         listeners: list[socket.socket] = []
-        directory = None
+        # (Where nobody has to connect to this rank, it says the interfaces it goes out by.)
+        address, directory = own, None
         try:
-            if own.unix is not None:
-                directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700
-            address = listen_for_split(own, self._me, directory, listeners)
+            if not incoming and before != me:
+                if own.unix is not None:
+                    directory = tempfile.mkdtemp(prefix="nuvec-")  # mode 0700
+                address = listen_for_split(own, me, directory, listeners)
             rows = self.all_gather([described(address)[None]])[0]
             if len(members) == 1:
                 return SingleCommunicator(self.name)
             given = {member: rows[self._members.index(member)] for member in members}
             job = with_addresses(self._job, given, f"{group:x}")
-            previous, following = members[rank - 1], members[(rank + 1) % len(members)]
-            sockets = len(self._neighbours[0])
-            neighbours = connect_ring(job, previous, following, sockets, listeners, self._look)
+            new = connect_ring(
+                job,
+                None if incoming else before,
+                None if outgoing else after,
+                sockets,
+                listeners,
+                self._look,
+            )
         except BaseException as error:
             self._links.abort(f"failed at split: {error}")
             raise
@@ -122,8 +127,17 @@ class RingCommunicator(LinkedCommunicator):
                     retire(listener)
             if directory is not None:
                 remove_directory(directory)
-        self._links.add(_by_key(group, neighbours))
-        return RingCommunicator(job, self._links, self._pushed, rank, members, group, neighbours)
+        self._links.add(_by_key(me, before, after, new))
+        neighbours = (outgoing or new[0], incoming or new[1])
+        return RingCommunicator(self._job, self._links, rank, members, group, neighbours)
+
+    def _connected(self, sender: int, receiver: int) -> list[WrittenLink]:
+        """The connections that some ring has for frames from one rank to another, if any."""
+        found: list[WrittenLink] = []
+        while (link := self._links.links.get((sender, receiver, len(found)))) is not None:
+            assert isinstance(link, WrittenLink)
+            found.append(link)
+        return found
 
     def _look(self) -> None:
         """While a group forms: notice deaths."""
@@ -134,7 +148,7 @@ class RingCommunicator(LinkedCommunicator):
 
     def _run(self, at: At, arrays: list[Buffer]) -> list[Buffer]:
         call = at.call
-        flow = Flow(self._links, at, self._neighbours, self._pushed, self._outputs)
+        flow = Flow(self._links, at, self._neighbours, self._outputs)
         results = RUN[call.op](flow, call, self._rank, self.size, arrays)
         flow.finish()
         return results
@@ -184,9 +198,13 @@ class RingCommunicator(LinkedCommunicator):
         return self._outputs.empty(shape, dtype)
 
 
-def _by_key(group: int, neighbours: Neighbours) -> dict[tuple[int, str, int], Link]:
-    directions = zip(("next", "previous"), neighbours, strict=True)
-    return {(group, d, i): link for d, links in directions for i, link in enumerate(links)}
+def _by_key(
+    me: int, before: int, after: int, neighbours: Neighbours
+) -> dict[tuple[int, int, int], WrittenLink]:
+    """The connections by who sends in a ring, who receives, and a number."""
+    outgoing, incoming = neighbours
+    sent = {(me, after, i): link for i, link in enumerate(outgoing)}
+    return sent | {(before, me, i): link for i, link in enumerate(incoming)}
 
 
 def ring_communicator(job: Job, sockets: int | None = None) -> RingCommunicator:
@@ -209,13 +227,13 @@ def ring_communicator(job: Job, sockets: int | None = None) -> RingCommunicator:
             f"{SOCKETS}={sockets}: there can be 1 to {MAX_SOCKETS} sockets to a neighbour"
         )
     neighbours: Neighbours = ([], [])
+    previous, following = (job.rank - 1) % size, (job.rank + 1) % size
     if size > 1:
         check_secret(job)
-        previous, following = (job.rank - 1) % size, (job.rank + 1) % size
         by_unix = isinstance(job.route(previous), str)
         listeners = list(job.listeners) or listen_on(job.addresses[job.rank], job.rank, by_unix)
         neighbours = connect_ring(job, previous, following, sockets, listeners)
-    pushed = Pushed()
-    links = Links(job.rank, _by_key(0, neighbours), job.timeout, job.warn_after, pushed.covers)
+    by_key = _by_key(job.rank, previous, following, neighbours)
+    links = Links(job.rank, by_key, job.timeout, job.warn_after)
     close_after_fork(links)
-    return RingCommunicator(job, links, pushed, job.rank, range(size), 0, neighbours)
+    return RingCommunicator(job, links, job.rank, range(size), 0, neighbours)

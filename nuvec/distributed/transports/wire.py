@@ -37,7 +37,6 @@ __all__ = [
     "Identity",
     "Kind",
     "Peer",
-    "Refused",
     "Stranger",
     "Wiring",
     "accept_side",
@@ -117,10 +116,6 @@ class Stranger(Exception):
         """`claim` is the rank it said it was."""
         super().__init__(why)
         self.claim = claim
-
-
-class Refused(ConfigurationError):
-    """The other end is of this job, proved it, and the two cannot be in one world."""
 
 
 class Wiring(IntEnum):
@@ -234,7 +229,7 @@ def connect_side(identity: Identity, peer_rank: int, channel: int = 0) -> Handsh
         raise Stranger("the other end's answer is not authentic")
     status, *theirs = _ANSWER.unpack(answer)
     if status != OK:
-        raise Refused(_refusal(status, _told(identity), _Told(peer_rank, *theirs)))
+        raise ConfigurationError(_refusal(status, _told(identity), _Told(peer_rank, *theirs)))
     return Peer(peer_rank, _host_text(host), pid, channel)
 
 
@@ -281,7 +276,7 @@ def accept_side(
     answer = _ANSWER.pack(status, identity.world, identity.wiring, identity.channels)
     yield answer + _mac(identity, b"status", hello, said, answer)
     if status in (WRONG_WORLD, WRONG_WIRING):  # whoever is right, this world cannot be completed
-        raise Refused(_refusal(status, theirs, _told(identity)))
+        raise ConfigurationError(_refusal(status, theirs, _told(identity)))
     if status != OK:
         raise Stranger(_refusal(status, theirs, _told(identity)), rank)
     return Peer(rank, _host_text(host), pid, channel)

@@ -81,6 +81,35 @@ def test_groups_are_splits_of_mpi() -> None:
     assert ranks(4, "uses_mpi_split") == ["ok"] * 4
 
 
+def test_groups_of_the_same_ranks_have_one_communicator_of_mpi() -> None:
+    """MPI has only so many, and nobody can free one alone."""
+    source = """
+import numpy as np
+from nuvec.distributed.transports.mpi import mpi_communicator
+c = mpi_communicator()
+kept = []
+for step in range(3000):
+    colour, key = ((0, -1), (c.rank % 2, -1), (0, c.size - c.rank), (c.rank, 0))[step % 4]
+    group = c.split(colour, key)
+    if step < 4 or step > 2995:
+        kept.append(group)
+n = 1 << 15
+for group in kept:  # through MPI, in turns
+    mine = np.full(n, c.rank)
+    whole = group.all_gather([mine])[0]
+    assert whole[::n].tolist() == list(group._members)
+    assert group.broadcast([mine], 0)[0][-1] == group._members[0]
+    inner = group.split(0, group.size - group.rank)
+    assert inner.all_gather([mine])[0][::n].tolist() == list(group._members)[::-1]
+print(len(c._mpi_links._groups), flush=True)
+c.close()
+"""
+    done = mpirun(4, "-c", source)
+    assert done.returncode == 0, done.stderr
+    # All, a half, all in reverse, one alone, and the half in reverse.
+    assert done.stdout.split() == ["5"] * 4
+
+
 PROGRAM = """
     import sys
     import nuvec as nv

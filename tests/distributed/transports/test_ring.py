@@ -19,7 +19,7 @@ import pytest
 from nuvec.core.errors import ConfigurationError, DistributedError, PeerError
 from nuvec.distributed.communicator import Communicator
 from nuvec.distributed.hostfile import parse_hosts
-from nuvec.distributed.transports import _ring_collectives, _ring_links, connect
+from nuvec.distributed.transports import _known, _ring_collectives, _ring_links, connect
 from nuvec.distributed.transports._frames import shared_out
 from nuvec.distributed.transports._specs import as_bytes
 from nuvec.distributed.transports._writer import WrittenLink
@@ -311,7 +311,7 @@ def test_a_group_that_one_rank_cannot_form(family: str, monkeypatch: pytest.Monk
 
     def split(rank: int) -> None:
         kind = ConfigurationError if rank == 1 else PeerError
-        texts[rank] = raises(kind, lambda: ranks[rank].split(0))
+        texts[rank] = raises(kind, lambda: ranks[rank].split(0, 3 - rank))
 
     threads = [threading.Thread(target=split, args=(r,), daemon=True) for r in range(3)]
     for thread in threads:
@@ -324,6 +324,59 @@ def test_a_group_that_one_rank_cannot_form(family: str, monkeypatch: pytest.Monk
     assert after[1] == before[1]
     for communicator in ranks:
         communicator.close()
+
+
+@pytest.mark.parametrize("transport", sorted(set(TRANSPORTS) - {"local"}))
+@pytest.mark.parametrize("size", [2, 4])
+def test_groups_that_are_dropped_leave_nothing(transport: str, size: int) -> None:
+    """As a program that splits in every step: rings find the connections of earlier ones."""
+    counts: list[list[tuple[int, int]]] = []
+    together = threading.Barrier(size)
+
+    def body(c: Communicator) -> int:
+        for step in range(30):
+            for color, key in ((0, -c.rank % size), (c.rank % 2, -1), (c.rank, -1), (0, size)):
+                group = c.split(color, size - c.rank if key == size else key)
+                total = group.all_reduce("sum", [np.array([c.rank])])[0]
+                if group.size == size:
+                    assert total == size * (size - 1) // 2
+                    after, before = (group.rank + 1) % size, (group.rank - 1) % size
+                    group.send([np.array([step])], after)
+                    assert group.recv([((1,), np.dtype(int))], before)[0] == step
+                    inner = group.split(group.rank // 2, -group.rank % size)
+                    assert inner.all_reduce("max", [np.array([step])])[0] == step
+                    del inner
+                del group
+            if step in (3, 29):
+                together.wait(20)
+                if c.rank == 0:
+                    counts.append([(len(os.listdir("/proc/self/fd")), threading.active_count())])
+                together.wait(20)
+        return len(c._links.links)  # type: ignore[attr-defined]
+
+    links = on_ranks(TRANSPORTS[transport](20.0), size, body)
+    assert counts[0] == counts[1]
+    # A rank of four has two neighbours in each of three rings, some of them the same.
+    assert all(n <= 12 for n in links)
+
+
+def test_only_so_many_groups_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_known, "REMEMBERED", 5)
+
+    def body(c: Communicator) -> None:
+        kept = c.split(0)
+        for _ in range(40):
+            group = c.split(0)
+            group.barrier()
+            group.send([np.zeros(2)], 1 - c.rank)
+            group.recv([((2,), np.dtype(float))], 1 - c.rank)
+        links = c._links  # type: ignore[attr-defined]
+        assert len(links.groups) <= 10
+        circles = links.circles
+        assert max(map(len, (circles._begun, circles._sent, circles._frames))) <= 10
+        assert kept.all_reduce("sum", [np.ones(1)])[0] == 2
+
+    on_ranks(RING, 2, body)
 
 
 def test_a_receiver_may_leave_before_its_message_is_accounted_for() -> None:

@@ -160,7 +160,7 @@ def test_a_slower_rank_of_another_group_reads_what_was_written(
 
 
 def test_a_rank_that_does_not_end_its_part_in_another_group_is_named(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     finish = SharedMemory.finish
     monkeypatch.setattr(SharedMemory, "finish", lambda self: None if self.rank else finish(self))
@@ -168,13 +168,17 @@ def test_a_rank_that_does_not_end_its_part_in_another_group_is_named(
     def body(c: Communicator) -> None:
         part = c.split(0)
         assert isinstance(c, MeshCommunicator)
+        c._links.warn_after = 0.5
         if c.rank == 1:  # or it might give up first
             c._links.timeout = 20.0
         text = raises(PeerError, lambda: [part.barrier() for _ in range(2)])
         assert "rank 0 gave up after 1 s (NUVEC_TIMEOUT) at barrier #0 on group" in text
         assert "an earlier call has not been ended by rank 1 (host " in text
 
-    on_ranks(TRANSPORTS["shm"](1.0), 2, body)
+    with caplog.at_level(logging.WARNING):
+        on_ranks(TRANSPORTS["shm"](1.0), 2, body)
+    assert "has waited 1 s" in caplog.text or "has waited 0 s" in caplog.text
+    assert "for an earlier call to be ended by rank 1 (host " in caplog.text
 
 
 def test_collectives_that_never_wait_still_take_in_messages(
